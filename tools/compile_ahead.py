@@ -1,9 +1,9 @@
-"""Compile a cycle's kernels for GPUs that are not there, and report their registers and spills.
+"""Compile a cycle's kernels for GPUs that are not present, and report their registers and spills.
 
-`python -m tools.compile_ahead [90 80 120] [--every-size]` compiles every kernel of every method
-at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
-its sizes alone is compiled at the largest of them, which take most registers, and for all GPUs but the first only if it
-took many registers there. With `--every-size` all are compiled for all (half an hour). Slots are not counted here.
+`python -m tools.compile_ahead [90 80 120] [--every-size]` compiles every kernel of every method at the sizes of
+LlamaGen-XL and 7B, and prints JSON; the exit code is 1 if a kernel exceeds the budget. Of kernels that differ only in
+sizes, the largest are compiled, which need most registers. Those that need many on the first GPU, and each kernel's
+heaviest, are also compiled for the others. `--every-size` compiles all for all (half an hour). Slots are not counted.
 """
 
 import json
@@ -32,31 +32,31 @@ CAPABILITIES: Final = (90, 80, 120)
 
 
 class Budget(NamedTuple):
-    """What a kernel may take of a thread.
+    """The resources that a kernel may use per thread.
 
     Attributes:
-        registers: Below the 255 at which the compiler begins to spill.
-        stack: Bytes; the frame of a float64 division's slow path takes 16, and spilled registers take more.
+        registers: Most registers, below the 255 at which the compiler begins to spill.
+        stack: Most bytes; the frame of a float64 division's slow path takes 16, and spilled registers take more.
     """
 
     registers: int
     stack: int
 
     def holds(self, kernel: "Compiled") -> bool:
-        """Whether a kernel stays within it."""
+        """Return whether a kernel stays within the budget."""
         return kernel.registers <= self.registers and kernel.stack <= self.stack
 
 
 BUDGETS: Final = {"3.6": Budget(254, 80), "3.9": Budget(224, 16)}
-"""By Triton's version; one without a budget of its own has the strictest.
+"""By Triton version; a version that is not listed gets the strictest budget.
 
-On sm_90 Triton 3.6 takes 250 registers for `ready_kernel` and 229 for `attention_kernel`; `walk_drawn_kernel` spills.
+On sm_90, Triton 3.6 needs 250 registers for `ready_kernel` and 229 for `attention_kernel`; `walk_drawn_kernel` spills.
 """
 EVERY_SIZE: Final = "--every-size"
 MANY_REGISTERS: Final = 112
-"""Half of the strictest budget: what takes no more on sm_90 takes at most 162 on sm_80 and sm_120."""
+"""Half of the strictest budget: a kernel with no more on sm_90 needs at most 162 on sm_80 and sm_120."""
 LAYERS: Final = 2
-"""Of every model that is counted: each further layer launches the same kernels."""
+"""Layers of every counted model: each further layer launches the same kernels."""
 _TYPES: Final = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -69,25 +69,25 @@ _TYPES: Final = {
 
 
 SIZES: Final = re.compile(r".*BLOCK|(NEXT_)?ROWS|V|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|TOTAL|WORDS|LANES|D")
-"""Constants that say how much a kernel does, and not what."""
+"""Names of constants that say how much a kernel does, not what it does."""
 
 LINED: Final = ("ar", "eagle2")
-"""Methods that are compiled with a token behind every line of the picture too."""
+"""Methods that are also compiled with an end-of-line token."""
 ENGINED: Final = ("eagle2", "zipar")
-"""Methods that are compiled with an engine's passes too."""
+"""Methods that are also compiled with the passes of an engine."""
 ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
-"""Of MuLo-SD's repair; serially the likeliest token is taken, so that both ways of drawing are compiled."""
+"""Orders of MuLo-SD's repair. The serial one takes the likeliest token, so that both ways of drawing are compiled."""
 
 
 MACHINES: Final = {"h200": 90, "h100": 90, "a100": 80}
-"""Machines of the simulator whose clock and multiprocessors it knows, and the capability to compile for."""
+"""Machines whose clock and multiprocessors the simulator knows, and the capability to compile for."""
 
 
 class Compiled(NamedTuple):
-    """A kernel on one capability.
+    """A kernel compiled for one capability.
 
-    stack: bytes of local memory a thread, which is where spilled registers go. slots: instructions that each warp of a
-    program issues, see `tools.sass`; 0 where they were not counted. bytes: what the launch must read and write.
+    stack: bytes of local memory per thread, where spilled registers go. slots: instructions that each warp of a program
+    issues, see `tools.sass`; 0 if not counted. bytes: least number of bytes that the launch reads and writes.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Compiled(NamedTuple):
     bytes: int
 
     def issued(self, machine: Machine) -> float:
-        """Instructions that the busiest of the machine's schedulers issues."""
+        """Return the number of instructions that the machine's busiest scheduler issues."""
         return -(-self.programs // machine.processors) * self.slots * max(1.0, self.warps / 4)
 
 
@@ -109,7 +109,7 @@ KERNELS: Final = Path(__file__).resolve().parents[1] / "runtime" / "device" / "k
 
 
 def signature(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A launch's types by argument, and its constants."""
+    """Return a launch's types by argument, and its constants."""
     names = launch.function.arg_names
     types: dict[str, Any] = dict.fromkeys(names, "constexpr")
     for name, argument in zip(names, launch.arguments, strict=False):
@@ -128,7 +128,7 @@ def _type_of(argument: Any) -> Any:
 
 
 def _divisible(launch: Launch) -> dict[tuple[int, ...], list[list[Any]]]:
-    """Arguments that Triton specialises for when it launches: addresses and numbers that are multiples of 16."""
+    """Return the arguments that Triton specialises for at launch: addresses, and numbers that are multiples of 16."""
 
     def visit(place: tuple[int, ...], argument: Any) -> Iterator[tuple[int, ...]]:
         if isinstance(argument, tuple):
@@ -142,7 +142,7 @@ def _divisible(launch: Launch) -> dict[tuple[int, ...], list[list[Any]]]:
 
 
 def distinct(launches: Iterable[Launch]) -> list[Launch]:
-    """One launch for each kernel, types and constants."""
+    """Return one launch for each combination of kernel, types and constants."""
     found: dict[str, Launch] = {}
     for launch in launches:
         found.setdefault(repr((launch.name, *signature(launch), launch.warps, _divisible(launch))), launch)
@@ -150,7 +150,7 @@ def distinct(launches: Iterable[Launch]) -> list[Launch]:
 
 
 def largest(launches: Iterable[Launch]) -> list[Launch]:
-    """Of launches that differ by their sizes alone, those that no other has all sizes of, or larger ones."""
+    """Of launches that differ only in sizes, return those that no other launch equals or exceeds in every size."""
     kinds: dict[str, list[tuple[tuple[int, ...], Launch]]] = {}
     for launch in distinct(launches):
         types, constants = signature(launch)
@@ -166,7 +166,7 @@ def largest(launches: Iterable[Launch]) -> list[Launch]:
 
 
 def heaviest(launches: Sequence[Launch], made: Sequence[Compiled]) -> list[Launch]:
-    """Of launches and what they became: each kernel's with most registers, and all with many."""
+    """Return each kernel's launch with most registers, and all launches with many."""
     most = {one.name: one for one in sorted(made, key=lambda one: one.registers)}
     pairs = zip(launches, made, strict=True)
     return [launch for launch, one in pairs if one.registers > MANY_REGISTERS or one is most[one.name]]
@@ -188,7 +188,7 @@ def _blocks_of(cubin: bytes) -> list[sass.Block]:
 
 
 def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Compiled:
-    """Compile one launch; whatever Triton refuses it raises. Counting the slots of a new binary takes 0.4 s."""
+    """Compile one launch; errors of Triton pass through. Counting the slots of a new binary takes 0.4 s."""
     key = repr((capability, launch.name, *signature(launch), launch.warps, _divisible(launch)))
     made = _BINARIES.get(key) or _BINARIES.setdefault(key, _compile(launch, capability))
     names = dict(zip(launch.function.arg_names, launch.arguments, strict=False)) | launch.constants | launch.trips
@@ -216,7 +216,7 @@ def _compile(launch: Launch, capability: int) -> _Binary:
 
 
 def counted() -> list[Launch]:
-    """The launches of every method's program, at LlamaGen-XL's and at 7B's sizes."""
+    """Return the launches of every method's program, at the sizes of LlamaGen-XL and of 7B."""
     from tools.device_programs import count_cycle, count_islands
     from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
@@ -242,7 +242,7 @@ def counted() -> list[Launch]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
+    """Compile for the named capabilities (all if none is named); return 1 if a kernel exceeds the budget, else 0."""
     every_size = EVERY_SIZE in arguments
     capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
     chosen = distinct(counted()) if every_size else largest(counted())
@@ -255,7 +255,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def budget() -> Budget:
-    """The budget under the Triton that is installed."""
+    """Return the budget for the installed Triton."""
     return BUDGETS.get(TRITON.rpartition(".")[0], min(BUDGETS.values()))
 
 

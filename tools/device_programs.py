@@ -1,8 +1,8 @@
-"""What a cycle is made of, counted without a GPU: nodes of its graph, bytes that they move, and what would wait.
+"""The cost of a cycle, counted without a GPU: nodes of its graph, bytes that they move, and waits for the device.
 
-The cycle runs on tensors that have shapes and no numbers (PyTorch's FakeTensor, on "cuda" where PyTorch was built for
-it). Whatever reads a number back (`.item()`, an index by a mask, a shape from data) raises there, so a program that was
-counted at all waits for nothing and can be captured as a CUDA graph. Triton's kernels take tensors alone.
+The cycle runs on tensors with shapes and no numbers (PyTorch's FakeTensor, on "cuda" if PyTorch was built for it).
+Code that reads a number back (`.item()`, an index by a mask, a shape from data) raises there. A program that can be
+counted therefore never waits, and can be captured as a CUDA graph. Triton's kernels receive data only as tensors.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +47,7 @@ _NOTHING = (
 
 
 def shapes_alone(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Decoder:
-    """A decoder of these sizes whose weights hold nothing: to count or to time a model whose weights are not there."""
+    """Return a decoder of these sizes without weight values, to count or time a model whose weights are missing."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -58,7 +58,7 @@ def shapes_alone(config: DecoderConfig, dtype: torch.dtype, device: torch.device
 
 
 class Node(NamedTuple):
-    """A node of the graph. part: "target", "drafter", "sampler", or "" for what lies outside the models' forwards."""
+    """A node of the graph. part: "target", "drafter", "sampler", or "" for nodes outside the models' forward passes."""
 
     name: str
     bytes: int
@@ -66,9 +66,9 @@ class Node(NamedTuple):
     launch: Launch | None = None
 
     def us(self, machine: Machine, capability: int | None = None) -> float:
-        """Its launch and its work on a machine: by bytes, and with a capability by its machine code's instructions too.
+        """Return the microseconds of its launch and work on a machine, from bytes and, with a capability, instructions.
 
-        PyTorch's kernels have no count of instructions.
+        PyTorch's kernels have no instruction count.
         """
         counted = self.launch is not None and capability is not None
         slots = compile_for(self.launch, capability).issued(machine) if counted else 0.0
@@ -76,15 +76,15 @@ class Node(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A cycle's nodes in order, and the launches among them that are Triton's."""
+    """The nodes of a cycle in order, and the Triton launches among them."""
 
     nodes: tuple[Node, ...]
     launches: tuple[Launch, ...]
 
     def ms(self, machine: Machine, forwards: bool, capability: int | None = None) -> float:
-        """The time of its nodes inside (`forwards`) or outside the models, one after another; see `Node.us`.
+        """Return the milliseconds of nodes inside (`forwards`) or outside the models, run in sequence; see `Node.us`.
 
-        A capability asks for compiled kernels, whose machine code is read.
+        With a capability, kernels are compiled and their machine code is read.
         """
         return 1e-3 * sum(node.us(machine, capability) for node in self.nodes if bool(node.part) == forwards)
 
@@ -93,14 +93,14 @@ _PART: ContextVar[str] = ContextVar("part", default="")
 
 
 class _Counting(TorchDispatchMode):
-    """Every operation of PyTorch that is a kernel, as a node, in one list with Triton's launches."""
+    """Lists every PyTorch operation that is a kernel as a node, together with Triton's launches."""
 
     def __init__(self, held: Recording, nodes: list[Node]) -> None:
         super().__init__()
         self._held, self._nodes, self._seen = held, nodes, 0
 
     def flush(self) -> None:
-        """Take over the launches since the last operation."""
+        """Add the launches since the last operation."""
         for launch in self._held.launches[self._seen :]:
             self._nodes.append(Node(launch.name, launch.bytes, launch.part, launch))
         self._seen = len(self._held.launches)
@@ -112,20 +112,20 @@ class _Counting(TorchDispatchMode):
         if "::" not in name and name not in _VIEWS and name not in _NOTHING:
             tensors = [part for part in tree_leaves((args, kwargs, made)) if isinstance(part, Tensor)]
             sizes = {id(part): _bytes(part) for part in tensors}
-            if name == "embedding":  # reads the rows that it hands on
+            if name == "embedding":  # reads only the rows that it returns
                 sizes[id(args[0])] = _bytes(made)
             self._nodes.append(Node(name, sum(sizes.values()), _PART.get()))
         return made
 
 
 def _bytes(part: Tensor) -> int:
-    """What there is to read of a tensor; one that is expanded lies in its storage once."""
+    """Return the bytes to read of a tensor; the storage of an expanded tensor counts once."""
     return min(part.numel() * part.element_size(), part.untyped_storage().nbytes())
 
 
 @contextmanager
 def _in_part(part: str) -> Iterator[None]:
-    """Count what runs inside as a part's."""
+    """Count everything that runs inside the block as one part."""
     token = _PART.set(part)
     try:
         yield
@@ -134,7 +134,7 @@ def _in_part(part: str) -> Iterator[None]:
 
 
 class _Marked:
-    """A decoder whose operations count as a part's."""
+    """A decoder whose operations count as one part."""
 
     def __init__(self, decoder: DeviceDecoder, part: str) -> None:
         self._decoder, self._part = decoder, part
@@ -160,14 +160,14 @@ class _Marked:
 
 
 def _on_a_gpu(config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int) -> DecoderForward:
-    """A forward without numbers that does what it does on a GPU, on whichever device its shapes are."""
+    """Return a forward without numbers that does the same as on a GPU, on whatever device its shapes are."""
     forward = DecoderForward(shapes_alone(config, dtype, device), rows)
     forward.mixed_precision_head = dtype != torch.float32
     return forward
 
 
 class _Uncounted:
-    """A `DeviceGraph` that launches nothing: what an engine runs is not ours to count."""
+    """A `DeviceGraph` that launches nothing, because the kernels of an engine are not counted."""
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
         return lambda: None
@@ -194,12 +194,10 @@ def count_cycle(
     engine: bool = False,
     choice: Choice = NOTHING,
 ) -> Program:
-    """A cycle of `method` in a model's sizes, counted without a device. line_token: see `DeviceCycle`.
+    """Count a cycle of `method` in a model's sizes, without a device. line_token: see `DeviceCycle`.
 
-    engine: count what is around the passes of an engine, in the place of torch's forward. choice: what a policy that
-    chooses has chosen; its read-back is no part of the program.
-
-    Raises PyTorch's DataDependentOutputException where something would wait for the device.
+    engine: count only what surrounds the passes of an engine, instead of torch's forward passes. choice: what the
+    policy chose, without its read-back. PyTorch raises DataDependentOutputException if something would wait.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with FakeTensorMode(), torch.no_grad():
@@ -222,18 +220,18 @@ def count_cycle(
             cycle.chooser.settle(choice)
             run = cycle.launch
         if engine:
-            run()  # binds addresses, which a graph does not do again
+            run()  # binds addresses, which a replayed graph does not do again
         return count(run)
 
 
 def count_islands(
     config: DecoderConfig, method: RepairForm, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> dict[str, Program]:
-    """The programs of `method`, by "draft", "verify" and "repair", counted as a cycle is; see `IslandCycle.stages`.
+    """Count the programs "draft", "verify" and "repair" of `method` as `count_cycle` does; see `IslandCycle.stages`.
 
-    The small target has the large one's sizes, on a grid `method.ratio` times smaller.
+    The small target has the sizes of the large one, on a grid `method.ratio` times smaller.
     """
-    # Needs packages that counting does not.
+    # Needs packages that `count_cycle` does not need.
     from underpaint.models.sampler import SamplerConfig, TokenSampler
 
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")

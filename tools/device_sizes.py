@@ -1,4 +1,4 @@
-"""Named methods and model sizes that the device's programs are counted, compiled and timed at."""
+"""Methods and model sizes at which the device's programs are counted, compiled and timed."""
 
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -43,12 +43,12 @@ SEVEN_B: Final = DecoderConfig(
 """Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
 
 LOOKUP: Final[dict[str, Any]] = {"refill": "lookup", "passes": True, "beside": 0.85, "last_row": True}
-"""How `jacobi-lookup` drafts."""
+"""Draft settings of `jacobi-lookup`."""
 _PAPERS: Final = SamplingParams(guidance=4.0, top_k=1000)
 WINDOW: Final = "window"
-"""In the place of a policy: a Jacobi window, and its settings."""
+"""Stands for a policy in `METHODS`: a Jacobi window and its settings."""
 FRONTS: Final = "fronts"
-"""In the place of a policy: row fronts, which need no rule."""
+"""Stands for a policy in `METHODS`: row fronts, which need no rule."""
 METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "ar": (None, "point", {}),
     "ar-greedy": (None, "greedy", {}),
@@ -94,10 +94,9 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "zipar-adaptive": (FRONTS, "", {"window": 4, "adaptive": True}),
     "pjd": (FRONTS, "", {"lead": 6, "window": 6}),
 }
-"""Policy, rule and the policy's settings (a rule's residual among them), all with the papers' trees of 60 nodes, and
-windows of their length.
+"""Policy, rule and settings (with a rule's residual) of each method, at the papers' tree (60 nodes) and window size.
 
-Sequoia's tree is planned for the passes that this program predicts of an H200 and LlamaGen-XL."""
+Sequoia's tree is planned for the pass times that this program predicts for an H200 and LlamaGen-XL."""
 
 
 CHOICES: Final = {
@@ -107,11 +106,11 @@ CHOICES: Final = {
     "drawn": Choice("drawn", shape=(-1, 0, 0, 0, 1, 1, 2, 4), drawn="without_replacement"),
     "window": Choice("window", 50),
 }
-"""What `roofline` may choose."""
+"""The choices of `roofline`, by name."""
 
 
 def roofline_of(temperature: float) -> TreeForm:
-    """`roofline` without trees of likeliest tokens, as wide as a tree goes; at temperature 0 nothing is drawn."""
+    """Return `roofline` without trees of likeliest tokens, at the largest tree size; temperature 0 samples nothing."""
     greedy = temperature == 0
     rule = RULES["greedy" if greedy else "point"].make()
     of_window = rule if greedy else RULES["chain"].make()
@@ -127,7 +126,7 @@ def roofline_of(temperature: float) -> TreeForm:
 
 
 def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0) -> DeviceForm:
-    """A named method; codebook rules pool over 100 neighbours of a table that stands in for a real one."""
+    """Return a named method. Codebook rules pool over 100 neighbours from a table that stands in for a real one."""
     policy, _, settings = METHODS[name]
     sampler = SamplingParams(guidance=guidance, top_k=top_k)
     if policy != FRONTS:
@@ -140,7 +139,7 @@ def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4
 
 
 def islands_of(vocab_size: int, order: Literal["serial", "islands"], greedy: bool = False) -> RepairForm:
-    """MuLo-SD in the papers' setting (arXiv 2601.05149): cells around the rejected ones, in fronts of eight columns."""
+    """Return MuLo-SD with its paper's settings (arXiv 2601.05149): cells around rejected ones, fronts of 8 columns."""
     near = (np.arange(vocab_size)[:, None] + np.arange(1, 31)) % vocab_size
     drafting = _PAPERS if not greedy else replace(_PAPERS, temperature=0.0)
     return RepairForm(near, 0.3, Repair("local", 1, order, 8, greedy=greedy), 8, _PAPERS, drafting)
@@ -163,12 +162,12 @@ def _drafting(name: str, vocab_size: int, sampler: SamplingParams, near: int = 1
 
 
 def eagle2_of(depth: int, top_k: int, vocab_size: int) -> TreeForm:
-    """EAGLE-2 with a tree of its own size, by the rule for point proposals."""
+    """Return EAGLE-2 with a tree of the given size and the rule for point proposals."""
     made = POLICIES["eagle2"].make(depth=depth, top_k=top_k, total_tokens=59)
     return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=made)
 
 
 def chain_of(length: int, vocab_size: int) -> TreeForm:
-    """The chain of `length` likeliest tokens: a target pass over length + 1 nodes."""
+    """Return the chain of `length` likeliest tokens, whose target pass has length + 1 nodes."""
     made = POLICIES["chain_top1"].make(length=length)
     return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=made)

@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 PACKAGES = ("underpaint", "algos", "sim", "artifacts", "zoo", "runtime", "models", "export", "training", "serve", "cli")
 RECORDS = ("textured-compare-128-t1.json", "textured-compare-128-t0.json")
 SHOWN = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
-"""The methods of docs/gallery.png, from its first row to its last."""
+"""The methods in docs/gallery.png, from the first row to the last."""
 PAGES_BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -42,7 +42,7 @@ class Site:
         (self.out / page).write_text(text, encoding="utf-8")
 
     def document(self, source: Path) -> None:
-        """Write a Markdown file or a notebook of the checkout, its links led to pages of the site."""
+        """Write a Markdown file or a notebook of the checkout, with links changed to pages of the site."""
         text = _notebook(source) if source.suffix == ".ipynb" else source.read_text(encoding="utf-8")
         page = self.place(source)
         fenced = False
@@ -54,7 +54,7 @@ class Site:
         self.write(page, "\n".join(lines) + "\n")
 
     def place(self, source: Path) -> str:
-        """Return the page of a file of the checkout, relative to the site's root; of files that are no page, a copy."""
+        """Return the page of a file of the checkout, relative to the site's root; files without a page get a copy."""
         if source.is_relative_to(DOCS):
             own = source.relative_to(DOCS).as_posix()
             return "tutorial/notebook.md" if own == "tutorial.ipynb" else own
@@ -69,7 +69,7 @@ class Site:
         target, hash_, anchor = link[2].partition("#")
         path = Path(os.path.normpath(source.parent / target))
         if not target or "://" in target or not path.exists():
-            return link[0]  # Sphinx names those that lead nowhere
+            return link[0]  # Sphinx reports broken links
         if path.is_dir():
             raise SystemExit(f"{source}: expected a link to a file, got the folder {link[2]}; name a file in it")
         place = self.place(path)
@@ -83,7 +83,7 @@ class Site:
 
 
 def _notebook(source: Path) -> str:
-    """A notebook as Markdown."""
+    """Return a notebook as Markdown."""
     cells = []
     for cell in json.loads(source.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
@@ -92,20 +92,20 @@ def _notebook(source: Path) -> str:
 
 
 def toctree(pages: Iterator[str] | list[str] | tuple[str, ...], *, hidden: bool = False, depth: int = 1) -> str:
-    """A table of contents in MyST's form."""
+    """Return a table of contents in MyST's syntax."""
     options = f":maxdepth: {depth}\n" + (":hidden:\n" if hidden else "")
     return "```{toctree}\n" + options + "\n" + "\n".join(pages) + "\n```\n"
 
 
 def module_name(file: Path) -> str:
-    """The import name of a module of the checkout."""
+    """Return the import name of a module of the checkout."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     parts = parts if parts[0] == "underpaint" else ("underpaint", *parts)
     return ".".join(parts).removesuffix(".__init__")
 
 
 def public_modules(package: str) -> list[Path]:
-    """The modules of a top-level folder that are public and say something, its own first."""
+    """Return the public modules of a top-level folder that are not empty, the package's own module first."""
     files = sorted((ROOT / package).rglob("*.py"), key=module_name)
     private = [file for file in files if any(part.startswith("_") for part in module_name(file).split("."))]
     return [file for file in files if file not in private and file.read_text(encoding="utf-8").strip()]
@@ -136,7 +136,7 @@ def write_modules(site: Site) -> None:
 
 
 def slug(method: str) -> str:
-    """The name of a method's page."""
+    """Return the name of a method's page."""
     return method.replace("++", "-plus-plus").replace("+", "-with-")
 
 
@@ -229,13 +229,13 @@ def _measured(name: str, records: list[dict[str, Any]]) -> str:
 
 
 def _picture(site: Site, name: str) -> str | None:
-    """The method's row of the gallery, cut out; None where it has none."""
+    """Cut the method's row out of the gallery and return the name of the new file; None if there is no such row."""
     if name not in SHOWN:
         return None
     from PIL import Image
 
     with Image.open(DOCS / "gallery.png") as gallery:
-        # The rows are as high as each other and end at the lower edge; their pitch is `write_gallery`'s.
+        # All rows have the same height and end at the lower edge; `write_gallery` sets their pitch.
         inches = 1.9 + 5 * 1.35 + 0.15
         pitch, lower = (gallery.width * part / inches for part in (1.35, 0.15))
         top = gallery.height - lower - pitch * (len(SHOWN) - SHOWN.index(name))
@@ -273,7 +273,7 @@ def write_index(site: Site) -> None:
         folder = pages[0].partition("/")[0] if pages else ""
         pages += sorted({f"{folder}/{page.stem}" for page in (site.out / folder).glob("*.md")} - {*pages})
         if heading == "Reference":
-            pages.sort(key=["reference/by-name", "reference/modules"].__contains__)  # they bring pages of their own
+            pages.sort(key=["reference/by-name", "reference/modules"].__contains__)  # these two list further pages
         name = f"{slug(heading.lower().replace(' ', '-'))}-pages"
         site.write(f"{name}.md", f"# {heading}\n\n{body}\n" + toctree(pages, hidden=True))
         sections.append(name)

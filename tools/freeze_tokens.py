@@ -29,7 +29,7 @@ RESOLUTIONS = (64, 128)
 
 
 def frozen(names: list[str]) -> dict[str, list[object]]:
-    """By "resolution preset temperature method": sha256 of the tokens, target passes, drafter passes."""
+    """Return, by "resolution preset temperature method": sha256 of the tokens, target passes, and drafter passes."""
     drawn: dict[str, list[object]] = {}
     for resolution in RESOLUTIONS:
         pipeline = Pipeline.open(resolution=resolution)
@@ -52,7 +52,7 @@ def frozen(names: list[str]) -> dict[str, list[object]]:
 
 
 def main() -> int:
-    """Write or check; the exit code."""
+    """Write or check the tokens; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, help="file to write")
     parser.add_argument("--check", type=Path, help="file to hold today's code to")

@@ -24,7 +24,7 @@ ROOMS: Final = (
     *("algos", "artifacts", "sim", "models", "training", "export", "runtime", "serve", "zoo", "cli"),
     "underpaint",
 )
-"""The top-level folders of the product; those that a checkout lacks count nothing."""
+"""Top-level folders of the product; folders that a checkout lacks count nothing."""
 EXAMPLES: Final = {
     "files that name a Jacobi-type method with a device form (PJD)": r"jacobi_?fronts?\b|JacobiFront|\bpjd\b",
     "files that name a refill of Jacobi windows with a device form (lookup)": r"\blookup\b|jacobi-lookup|look_?up",
@@ -63,37 +63,26 @@ Path(counts).write_text(json.dumps([len(modules), len(own)]))
 
 
 def python_files(*folders: str) -> list[Path]:
-    """All Python files below top-level folders of the checkout.
-
-    Args:
-        folders: names of folders; absent ones are left out.
-
-    Returns:
-        The files, without those in caches.
-    """
+    """Return all Python files below top-level folders of the checkout, without absent folders and caches."""
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return [path for path in found if "__pycache__" not in path.parts]
 
 
 def lines(files: list[Path]) -> int:
-    """The number of lines of files, blank ones included."""
+    """Return the number of lines in files, blank ones included."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
 
 
 def naming(pattern: str, files: list[Path]) -> list[Path]:
-    """The files whose text, or whose own name, holds a regular expression."""
+    """Return the files whose text or own name matches a regular expression."""
     seen = re.compile(pattern)
     return [path for path in files if seen.search(path.stem) or seen.search(path.read_text(encoding="utf-8"))]
 
 
 def generate_counts() -> tuple[int, int]:
-    """Draw one picture in a process of its own.
+    """Draw one picture in its own process; return counts of imported product modules, and of files that it ran.
 
-    Returns:
-        The modules of the product that were imported, and the files whose functions were called.
-
-    Raises:
-        RuntimeError: the picture could not be drawn.
+    Raises RuntimeError if the picture could not be drawn.
     """
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder) / "counts.json"
@@ -107,7 +96,7 @@ def generate_counts() -> tuple[int, int]:
 
 
 def house_counts() -> dict[str, int]:
-    """Every count by what it counts, in the order in which it is printed."""
+    """Return every count by its label, in the order in which they are printed."""
     product = python_files(*ROOMS)
     found = {what: len(naming(pattern, product)) for what, pattern in EXAMPLES.items()}
     found["of the rule's files, those with its name as a text (lists and tables)"] = len(naming(LITERAL, product))

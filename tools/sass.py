@@ -1,13 +1,13 @@
-"""Instructions that a compiled kernel issues, counted from its machine code (SASS) and the trips of its loops.
+"""Count the instructions that a compiled kernel issues, from its machine code (SASS) and the trip counts of its loops.
 
-A multiprocessor issues at most four instructions a cycle, one from each of four schedulers. A kernel therefore takes at
-least its issued instructions divided by four, however few bytes it moves. Every branch counts as taken; waiting for
-memory and at barriers is not counted.
+A multiprocessor issues at most four instructions per cycle, one from each of its four schedulers. A kernel therefore
+takes at least a quarter as many cycles as it issues instructions, however few bytes it moves. Every branch counts as
+taken. Time spent waiting for memory or at barriers is not counted.
 
-A loop's trips follow from its own line in the kernel: `range(...)` of arguments and constants, or a comment
-`# trips: EXPRESSION` where they depend on data. Names in it are the launch's arguments, its constants and what `launch`
-was given as `trips`. Where the assembler has unrolled a loop over a range, its counter grows by several steps at once,
-and the body counts that much less often.
+A loop's trip count follows from its own line in the kernel: `range(...)` of arguments and constants, or a comment
+`# trips: EXPRESSION` if it depends on data. The expression may use the arguments, constants and `trips` of the launch.
+Where the assembler has unrolled a loop over a range, its counter grows by several steps at once, so the body counts
+that many times less.
 """
 
 import ast
@@ -32,9 +32,9 @@ _TRIPS: Final = re.compile(r"#\s*trips: (.+?)\s*$")
 
 
 class Block(NamedTuple):
-    """Instructions without a branch between them. line: of the source, where the block ends.
+    """Instructions without a branch between them. line: source line at the end of the block.
 
-    adds: registers that a number is added to, and the number. compares: registers that are compared.
+    adds: registers and the numbers that are added to them. compares: registers that are compared.
     """
 
     size: int
@@ -45,7 +45,7 @@ class Block(NamedTuple):
 
 
 def disassemble(cubin: bytes, tool: str, *options: str) -> str:
-    """What one of the CUDA tools in Triton's wheel prints of a cubin."""
+    """Return what a CUDA tool in Triton's wheel prints for a cubin."""
     import triton
 
     program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
@@ -56,10 +56,7 @@ def disassemble(cubin: bytes, tool: str, *options: str) -> str:
 
 
 def listing_of(cubin: bytes) -> str:
-    """Return what `nvdisasm -c -g` prints of a cubin, which Triton's cache keeps beside the binaries.
-
-    The tool takes 0.4 seconds to start.
-    """
+    """Return what `nvdisasm -c -g` prints for a cubin, kept in Triton's cache: the tool takes 0.4 s to start."""
     import triton
     from triton.runtime.cache import get_cache_manager
 
@@ -70,10 +67,10 @@ def listing_of(cubin: bytes) -> str:
 
 
 def blocks_of(listing: str) -> list[Block]:
-    """The basic blocks of a kernel, the entry first; from what `nvdisasm -c -g` prints.
+    """Return the basic blocks of a kernel, entry first, from the output of `nvdisasm -c -g`.
 
-    A branch for warps whose threads have parted (BRA.DIV) is not taken: here they go together. A call of a label within
-    the kernel does not come back (sm_80 leaves loops so); one of a function does.
+    A branch for warps with diverged threads (BRA.DIV) counts as not taken: all threads of a warp go together here. A
+    call of a label within the kernel does not return (sm_80 leaves loops this way); a call of a function does.
     """
     labels: dict[str, int] = {}
     parts: list[tuple[list[str], tuple[str, int] | None, str]] = []
@@ -114,7 +111,7 @@ def blocks_of(listing: str) -> list[Block]:
 
 
 def loops_of(blocks: list[Block]) -> list[tuple[int, int, set[int]]]:
-    """The natural loops: the block at the head, the one that goes back, and all within."""
+    """Return the natural loops: the head block, the block that jumps back to it, and all blocks inside."""
     before: list[list[int]] = [[] for _ in blocks]
     for number, block in enumerate(blocks):
         for one in block.following:
@@ -157,7 +154,7 @@ def loops_of(blocks: list[Block]) -> list[tuple[int, int, set[int]]]:
 
 @cache
 def _source_loops(file: Path) -> dict[int, tuple[str, int | None, str]]:
-    """By line of a loop's statement: its trips, the line of the loop around it, and the step of its range or ""."""
+    """Return by line of each loop statement: its trips, the line of the enclosing loop, and its range's step or ""."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
     found: dict[int, tuple[str, int | None, str]] = {}
@@ -183,9 +180,9 @@ def _smallest_first(blocks: tuple[Block, ...]) -> list[tuple[int, int, set[int]]
 
 
 def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float:
-    """Instructions that one warp of a program issues.
+    """Return the number of instructions that one warp of a program issues.
 
-    kernels: the folder of the kernels' sources. names: what the trips of loops are computed from.
+    kernels: the folder of the kernels' sources. names: values from which the loops' trip counts are computed.
     """
     weights = [0.0] * len(blocks)
     for number in _reachable(blocks):
@@ -193,12 +190,12 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
     taken: list[tuple[Path, int, set[int]]] = []
     for head, tail, inside in _smallest_first(tuple(blocks)):
         if len(inside) == 1 and blocks[tail].size == 1:
-            continue  # the padding behind a kernel
-        # The end of a loop names its statement, unless it was merged with what was inlined there.
+            continue  # the padding after a kernel
+        # The end of a loop names its statement, unless the compiler merged it with code that was inlined there.
         for number in (tail, head, *sorted(inside)):
             file, line = _statement(blocks[number].line, kernels)
             while line and any(file == known and line == at and inside > within for known, at, within in taken):
-                line = _source_loops(file)[line][1]  # the end of a loop was moved into the one within
+                line = _source_loops(file)[line][1]  # the loop's end was moved into an inner loop
             if line is not None:
                 break
         else:
@@ -222,14 +219,14 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
 
 
 def _unrolled(own: list[Block], tail: Block, step: int) -> int:
-    """How many steps of its range a loop takes at once: by what is added to the counter that its end compares."""
+    """Return how many steps of its range a loop takes at once: what it adds to the counter that its end compares."""
     sums = [abs(number) // step for block in own for name, number in block.adds if step and name in tail.compares]
     return max([1, *(steps for steps in sums if steps in (2, 4, 8, 16))])
 
 
 @cache
 def _statement(place: tuple[str, int] | None, kernels: Path) -> tuple[Path, int | None]:
-    """The kernels' file of a line of code, and the line of the innermost loop statement that holds it."""
+    """Return the kernel file of a line of code, and the line of the innermost loop statement around it."""
     file = kernels / Path(place[0] if place else "none").name
     if place is None or not file.is_file():
         return file, None

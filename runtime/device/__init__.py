@@ -1,1 +1,1 @@
-"""The whole cycle on the device: drafting, probabilities, verification and commit as one straight-line program."""
+"""The device runtime: one whole cycle (draft, target pass, verification, commit) as one straight-line program."""

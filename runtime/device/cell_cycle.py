@@ -1,6 +1,6 @@
-"""What cycles have in common that decide cells in any order: their buffers, the condition, and the pass itself.
+"""Base programs for methods that decide cells in any order: their buffers, the conditions, and the target pass.
 
-The cache has a slot a cell, and a position sees the filled slots of the cells before its own.
+The KV cache has one slot per cell, and a position sees the filled slots of the cells before its own.
 """
 
 from abc import abstractmethod
@@ -21,7 +21,7 @@ from underpaint.runtime.device.state import Envelope, State, begin_images
 
 
 def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> FrontPass:
-    """Buffers for a pass over `count` positions of each image, whose cache has `slots`."""
+    """Allocate buffers for a pass over `count` positions of each image, with a cache of `slots` positions."""
     tokens, positions, masks, bounds, places, settled = (
         torch.zeros(batch, count, dtype=torch.int64, device=device) for _ in range(6)
     )
@@ -31,7 +31,7 @@ def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> Fron
 
 
 class CellProgram(BatchCycle):
-    """Buffers of a batch, and what every program over them does."""
+    """The buffers of a batch, and the steps that all programs over them share."""
 
     def __init__(
         self, target: DeviceDecoder, envelope: Envelope, grid: Grid, prefix: int, batch: int, device: torch.device
@@ -55,7 +55,7 @@ class CellProgram(BatchCycle):
         self.state.tree.counts.fill_(envelope.nodes)
 
     def _take_in(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """See `begin_images`; no cell is filled."""
+        """Begin images with no cell filled; see `begin_images`."""
         features, out = begin_images(self.state, self._target, condition, seeds, images, hidden), self._pass
         out.filled.zero_()
         out.filled[:, : condition.shape[1]] = 1
@@ -64,27 +64,27 @@ class CellProgram(BatchCycle):
         return features
 
     def _features(self) -> Tensor:
-        """One pass: the features [R, T, F] of its positions."""
+        """Run one target pass; return the features [R, T, F] of its positions."""
         state, out = self.state, self._pass
         filled = Filled(out.filled, out.bounds)
         attend = state.target_cache.attend(0, out.extents, out.masks.unsqueeze(2), self._live, filled)
         return self._target.hidden(self._target.embed(out.tokens), out.positions, attend)
 
     def _logits(self, features: Tensor) -> Tensor:
-        """[rows, B, N, V] of features [R, N, F]."""
+        """Return logits [rows, B, N, V] of features [R, N, F]."""
         return self._target.logits(features).view(
             self._target.rows, self.state.batch, -1, self._target.config.vocab_size
         )
 
     def _find_probs(self, features: Tensor, sampler: SamplingParams) -> None:
-        """Fill the first rows of state.tree.probs, as many as `features` [R, N, F] has positions."""
+        """Fill the first N rows of state.tree.probs from `features` [R, N, F]."""
         state, logits = self.state, self._logits(features)
         finite = state.verdicts.finite.narrow(1, 0, logits.shape[2])
         probs(logits, state.tree.probs, state.support, finite, state.tree.counts, sampler)
 
 
 class CellCycle(CellProgram):
-    """A program that repeats one step: `begin` once, then `run` until every status is above 0."""
+    """A program that repeats one step: call `begin` once, then `run` until every status is above 0."""
 
     def begin(
         self,
@@ -102,8 +102,8 @@ class CellCycle(CellProgram):
 
     @abstractmethod
     def _columns(self, place: int) -> Tensor:
-        """Decided cells of each row [H] of an image, from the left."""
+        """Return the number of decided cells in each row [H] of an image, from the left."""
 
     @abstractmethod
     def _start(self, features: Tensor) -> None:
-        """Begin the pictures, given the features [R, 1, F] behind the conditions, which tell of the first cell."""
+        """Begin the pictures from the features [R, 1, F] after the conditions, which predict the first cell."""

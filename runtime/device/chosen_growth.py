@@ -1,8 +1,8 @@
-"""`roofline` on the device: before every cycle the host chooses what is drafted, from the verdicts that it has read.
+"""`roofline` on the device: before every cycle the host chooses what to draft, from the verdicts that it has read.
 
-A choice is a program of its own: a plain step, a chain of so many levels, a tree of drawn siblings of some shape, or
-a Jacobi window, each with the rule that judges it. After the verdict one small copy goes to the host, which learns from
-it and chooses again: one wait a cycle. A batch is one image, as another image would choose another program.
+Each choice is a program of its own: a plain step, a chain of so many levels, a tree of sampled siblings of some shape,
+or a Jacobi window, each with the rule that judges it. After the verdict one small copy goes to the host, which learns
+from it and chooses again: one wait per cycle. A batch is one image, as another image would choose another program.
 
 The reference is `algos.spatial.jacobi.WindowedCycles` under `algos.draft.roofline.Roofline`.
 """
@@ -31,15 +31,15 @@ from underpaint.runtime.methods.windows.growth import WindowGrowth, window_bytes
 
 MOST_IMAGES: Final = 1
 Program: TypeAlias = tuple[str, int, Shape]
-"""What is drafted, the nodes of the target's pass, and the shape of drawn siblings: a captured graph each."""
+"""Kind of draft, nodes of the target pass, and shape of sampled siblings. Each program has its own captured graph."""
 _BUCKET: Final = 8
-"""The nodes of a pass over a window are rounded up to so many, so that windows of any length take a few graphs."""
+"""The nodes of a pass over a window are rounded up to a multiple of this, so that all lengths share a few graphs."""
 
 
 def chosen_plan(policy: Roofline, beside: WindowPlan, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
-    """What the trees of all choices fit into.
+    """Return the plan of all choices, whose envelope fits the trees of each.
 
-    ValueError where trees of likeliest tokens may be grown: what they are is not settled before they are drafted.
+    Raises ValueError if trees of likeliest tokens may be grown, as their shape is unknown before they are drafted.
     """
     if policy.trees:
         raise ValueError(
@@ -67,10 +67,10 @@ def chosen_plan(policy: Roofline, beside: WindowPlan, grid: Grid, vocab_size: in
 
 
 class ChosenGrowth:
-    """A `Growth` whose program changes from cycle to cycle; `choose` before each, `learn` behind it.
+    """A `Growth` whose program changes from cycle to cycle: call `choose` before each cycle and `learn` after it.
 
-    choice: what the cycle drafts. passes: of the drafter in this image. It is fed in every cycle, so that it never has
-    much to read.
+    choice: what the cycle drafts. passes: drafter passes of this image so far. The drafter is fed in every cycle, so
+    that it never has many pending tokens.
     """
 
     fuses_chains: Final = True
@@ -113,12 +113,12 @@ class ChosenGrowth:
         self._cell, self.passes = 1, 0
 
     def choose(self) -> None:
-        """Settle the next cycle's program."""
+        """Choose the next cycle's program."""
         room = self._grid.cells - self._cell - 1
         self.settle(self._policy.choose(self, Budget(room, self._max_nodes)) if room > 0 else NOTHING)
 
     def settle(self, choice: Choice) -> None:
-        """Let the next cycle draft `choice`; makes its tables, if it has any."""
+        """Let the next cycle draft `choice`, and make its tables if it has any."""
         self.choice, levels = choice, _depth(choice)
         if choice.kind in ("chain", "drawn"):
             self._static()
@@ -127,7 +127,7 @@ class ChosenGrowth:
 
     @property
     def program(self) -> Program:
-        """That of the choice."""
+        """The program of the current choice."""
         kind, levels, shape, _ = self.choice
         nodes = len(shape) if kind == "drawn" else 1 + levels
         if kind == "window":
@@ -148,7 +148,7 @@ class ChosenGrowth:
             state.tree.counts.fill_(1)
 
     def decide(self, tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        """By the rule for what was chosen."""
+        """Decide trees by the rule of the current choice."""
         self._rule()(self._window.own(tree) if self.choice.kind == "window" else tree, depths, out)
 
     def observe(self, state: State) -> None:
@@ -158,15 +158,15 @@ class ChosenGrowth:
             self._window.pass_over(state)
 
     def learn(self) -> None:
-        """Read what was decided, once, and learn from it. Nothing is learnt of an image that has ended."""
+        """Read the verdict once, and learn from it. Images that ended earlier are skipped."""
         state = self._state
         verdicts, tree, progress = state.verdicts, state.tree, state.progress
         numbers = (verdicts.taken, verdicts.status, progress.cells, progress.roots, tree.counts)
         self.take(torch.cat((*numbers, tree.tokens[0], tree.parents[0], verdicts.path[0])).cpu())
 
     def take(self, numbers: Tensor) -> None:
-        """Learn from what was read [5 + 3 N] int64: how many tokens, the status, the cell behind them, the last of
-        them, the nodes of the tree; its tokens, its parents, and the accepted path."""
+        """Learn from numbers [5 + 3 N] int64: number of new tokens, status, cell after them, last new token, nodes of
+        the tree; then the tree's tokens, its parents, and the accepted path."""
         taken, status, cell, root, count = numbers[:5].tolist()
         if taken == 0 or status not in (GOING, DONE):
             return
@@ -194,7 +194,7 @@ class ChosenGrowth:
     def add_rules(self, rule: Rule, device: torch.device) -> None:
         """Make the launches of every rule; `rule` judges chains of likeliest tokens, and plain steps.
 
-        ValueError for a rule without a form on the device.
+        Raises ValueError for a rule without a device form.
         """
         envelope, vocab_size = self._state.envelope, self._drafter.config.vocab_size
 

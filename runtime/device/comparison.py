@@ -1,4 +1,4 @@
-"""A comparison drawn on the device: method after method, batch after batch, into the same log as on the host."""
+"""Comparisons drawn on the device, method by method and batch by batch, into the same log as on the host."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
 
 Report: TypeAlias = Callable[[int, str], None]
-"""Is told how many drawings are done, and what is being drawn."""
+"""Callback: number of finished drawings, and the current one."""
 
 
 def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, report: Report) -> None:
-    """Draw what `log` does not hold yet. A stop (Ctrl-C) leaves every finished picture in it.
+    """Draw what `log` does not hold yet. After a stop (Ctrl-C) the log keeps every finished picture.
 
-    On a GPU one batch of each method goes uncounted first: it compiles, captures and allocates.
-    Raises DeviceError, after all else is drawn and logged, where pictures ended with an error.
+    On a GPU, each method first runs one batch that does not count, to compile, capture and allocate.
+    Raises DeviceError if pictures ended with an error, after all others are drawn and logged.
     """
     failed: list[str] = []
     for method in plan.methods:
@@ -41,13 +41,13 @@ def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, r
                 report(len(log), f"{method.name:14s} {outcome.seconds:6.2f} s")
             else:
                 failed.append(_failure(method.name, missing[number], outcome.error))
-        del program  # its buffers go before the next one's are made
+        del program  # frees its buffers before the next program allocates its own
     if failed:
         raise DeviceError(f"{len(failed)} pictures were not drawn; the others are kept: {'; '.join(failed)}")
 
 
 def cells_watch(report: Report, log: DrawingLog, name: str, drawer: DeviceDrawer) -> Callable[[list[int]], None]:
-    """Tells, while a batch is drawn, how far its images are."""
+    """Return a callback that reports how many cells the images of a batch have decided."""
     most = drawer.pipeline.grid.cells
 
     def watch(cells: list[int]) -> None:
@@ -57,7 +57,7 @@ def cells_watch(report: Report, log: DrawingLog, name: str, drawer: DeviceDrawer
 
 
 def span(cells: list[int]) -> str:
-    """How far images are: "12", or "12 to 40" where they differ."""
+    """Return the decided cells of images in words: "12", or "12 to 40" if they differ."""
     least, most = min(cells), max(cells)
     return str(least) if least == most else f"{least} to {most}"
 

@@ -1,6 +1,6 @@
-"""One cycle of a batch as a straight line of launches: draft, uniforms, target, verdicts, commit. Nothing is read back.
+"""One cycle of a batch as a fixed sequence of launches: draft, noise, target pass, verdict and commit.
 
-Drafting takes more launches than all the rest; a CUDA graph of the whole makes one call of them (see `decode`).
+Nothing is read back. Drafting takes more launches than all other parts; one CUDA graph replays them all (see `runner`).
 """
 
 from abc import abstractmethod
@@ -35,15 +35,15 @@ from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State, begin_images
 
 ALONE: Final = Envelope(1, 0, 1, 1, 1)
-"""The sizes of a pass where nothing is drafted."""
+"""Envelope of a pass without draft tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftForm(DeviceForm):
-    """A method whose cycles are a draft tree and its verdict.
+    """A method in which each cycle verifies one draft tree.
 
-    draft_sampler: None for the target's. A rule that decides by the likeliest token at temperature 0 reads the
-    distributions at temperature 1.
+    `draft_sampler` is the drafter's sampler; None takes the target's. A rule that decides by the likeliest token at
+    temperature 0 reads distributions at temperature 1.
     """
 
     counts_drafts: ClassVar[bool] = True
@@ -54,11 +54,11 @@ class DraftForm(DeviceForm):
 
     @abstractmethod
     def plan(self, grid: Grid, vocab_size: int, max_nodes: int) -> Plan | None:
-        """Return how its trees grow and their envelope; None where nothing is drafted."""
+        """Return how the method's trees grow and their envelope; None if the method drafts nothing."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All that judge its trees."""
+        """All rules that judge its trees."""
         return (self.rule,)
 
     def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
@@ -86,7 +86,7 @@ class DraftForm(DeviceForm):
 
 
 class DeviceCycle(BatchCycle):
-    """The program of a batch of draft trees: `begin` once, then `run` until every status is above 0."""
+    """The program of a batch of draft trees: call `begin` once, then `run` until every status is above 0."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class DeviceCycle(BatchCycle):
         max_nodes: int = MOST_NODES,
         line_token: int | None = None,
     ) -> None:
-        """line_token: what `target` embeds behind every line of the picture but the last; None for nothing."""
+        """Allocate a batch. line_token: the token that `target` embeds after every line except the last, or None."""
         plan = method.plan(grid, target.config.vocab_size, most_nodes(max_nodes, line_token))
         if plan is not None and plan.by_target:
             drafter = None
@@ -128,7 +128,7 @@ class DeviceCycle(BatchCycle):
             self._decide = self.chooser.decide
         self._live = prefix + grid.cells // 2
         self._features = torch.empty(0, dtype=target.dtype, device=device)
-        """[R, T, F]: of the target's last pass; each program captured has its own."""
+        """[R, T, F]: target features of the last pass; each captured program has its own buffer."""
 
     def begin(
         self,
@@ -138,7 +138,7 @@ class DeviceCycle(BatchCycle):
         hidden: Tensor | None = None,
         low: EmbeddedBatch | None = None,
     ) -> None:
-        """Take in conditions and decide every image's first token, by the rule, as cycle 0; see `BatchCycle`."""
+        """Take in conditions and decide every image's first token by the rule, as cycle 0; see `BatchCycle`."""
         tree = self.state.tree
         if self.chooser is not None:
             self.chooser.choice = NOTHING
@@ -154,7 +154,7 @@ class DeviceCycle(BatchCycle):
             self._growth.begin()
 
     def run(self) -> None:
-        """One cycle of every image that is not done; a policy that chooses does so before, and learns behind it."""
+        """Run one cycle of every image that is not done; a policy that chooses does so before it, and learns after."""
         if self.chooser is not None:
             self.chooser.choose()
         self.launch()
@@ -162,14 +162,14 @@ class DeviceCycle(BatchCycle):
             self.chooser.learn()
 
     def launch(self) -> None:
-        """What a cycle runs on the device; nothing is read back."""
+        """Run the device part of a cycle. Nothing is read back."""
         for _, part in self.parts():
             part()
 
     def parts(self) -> list[tuple[str, Callable[[], None]]]:
-        """What a cycle runs, in order, each with the name of what it is part of.
+        """Return the parts of a cycle in order, each with its name.
 
-        They meet in the state, and from the target's pass on in its features.
+        The parts share data only through the state and, from the target pass on, through the target's features.
         """
         growth, state = self._growth, self.state
         parts: list[tuple[str, Callable[[], None]]] = [("prepare", self._prepare)]
@@ -208,13 +208,13 @@ class DeviceCycle(BatchCycle):
             self._features = gather_rows(features, self._lines.outputs, self._target.rows)
 
     def _nodes(self) -> int:
-        """Of the target's pass."""
+        """Return the number of nodes of the target pass."""
         if self.chooser is None or self._lines is not None:
             return self.envelope.nodes
         return self.chooser.program[1]
 
     def _passed(self, tokens: Tensor, positions: Tensor, masks: Tensor) -> Tensor:
-        """The target's features [R, T, F] of T new positions."""
+        """Return the target's features [R, T, F] of T new positions."""
         attend = self.state.target_cache.attend(0, self.state.lengths.target, masks.unsqueeze(2), self._live)
         return self._target.hidden(self._target.embed(tokens), positions, attend)
 
@@ -260,7 +260,7 @@ class DeviceCycle(BatchCycle):
 
 
 def most_nodes(max_nodes: int, line_token: int | None) -> int:
-    """Nodes of the largest tree: with end-of-line tokens half as many, so that one word of a mask names both."""
+    """Return the nodes of the largest tree: half as many with end-of-line tokens, so that one mask word covers both."""
     return max_nodes if line_token is None else min(max_nodes, MOST_NODES // 2)
 
 
@@ -276,6 +276,6 @@ def _line_buffers(state: State) -> LineBuffers:
 
 
 def _covered(rule: Rule) -> Drawn:
-    """A kind of tree that the rule covers: over a root alone every kind is the same."""
+    """Return a kind of tree that the rule covers; over a root alone, every kind is the same."""
     spec = spec_of(rule)
     return "top_k" if spec is None else min(spec.drawn)

@@ -1,8 +1,8 @@
-"""Forward passes of `models.decoder.Decoder`, target or drafter, on the device: five launches a layer.
+"""Forward passes of `models.decoder.Decoder`, target or drafter, on the device: five launches per layer.
 
-The module itself says what its layers compute; the device attends to a static cache, and has kernels of its own for
-norms and the gate. The same code runs on weights that have shapes alone. An end-of-line token is one more code,
-`line_token`; who lays out a pass puts it behind the lines.
+The module itself defines what its layers compute. The device attends to a static KV cache, and has its own kernels for
+norms and the gate. The same code runs on weights that have only shapes. An end-of-line token is one more code,
+`line_token`; the code that lays out a pass puts it after the lines.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from underpaint.runtime.device.kernels.layers import GATE, normalise, product
 
 
 class DeviceKernels(Kernels):
-    """Every method is one launch, an attention two: norms are made where products read them, sums added in place."""
+    """Kernels of one launch per method, two for attention: products apply the norms, and sums are added in place."""
 
     def __init__(self, attend: Attend, turns: Sequence[Turns], positions: Tensor) -> None:
         self._attend, self._turns, self._positions = attend, turns, positions
@@ -49,7 +49,7 @@ class DeviceKernels(Kernels):
 
 
 def code_table(model: Decoder) -> tuple[Tensor, int | None]:
-    """Embeddings of the codes and, where lines of the picture end in a token, of that behind them; its number."""
+    """Return the code embeddings, with an end-of-line token's row appended if there is one; and that row's index."""
     codes, eol = model.codes.weight.detach(), model.config.eol_token
     if eol is None or model.conditions is None:
         return codes, None
@@ -57,7 +57,7 @@ def code_table(model: Decoder) -> tuple[Tensor, int | None]:
 
 
 class DecoderForward:
-    """A `DeviceDecoder` over a decoder of `models`; rows: 1, or 2 for a guidance pair."""
+    """A `DeviceDecoder` for a decoder of `models`; `rows` is 1, or 2 for a guidance pair."""
 
     def __init__(self, model: Decoder, rows: int) -> None:
         config = model.config
@@ -98,10 +98,10 @@ class DecoderForward:
         return self.model.through_layers(hidden.contiguous(), attention, DeviceKernels(attend, self._turns, positions))
 
     def logits(self, features: Tensor) -> Tensor:
-        """The product of factors as they are stored, summed and kept in float32.
+        """Return the product of the stored factors, summed and kept in float32.
 
-        Rounding logits to bfloat16 alone moves a guided distribution. PyTorch multiplies half-precision factors into
-        float32 on GPUs alone (`mixed_precision_head`); elsewhere the factors are made float32 first.
+        Rounding logits to bfloat16 alone shifts a guided distribution. PyTorch multiplies half-precision factors into
+        float32 only on GPUs (`mixed_precision_head`); elsewhere the factors are converted to float32 first.
         """
         if not self.mixed_precision_head:
             return features.float() @ self._head.float()
@@ -110,7 +110,7 @@ class DecoderForward:
 
 
 def _scales(layer: Layer) -> Tensor | None:
-    """See `Turns`; None where queries and keys are not normalised."""
+    """Return the scales of `Turns`; None if queries and keys are not normalised."""
     if "q_scale" not in dict(layer.named_parameters(recurse=False)):
         return None
     return torch.cat([layer.q_scale, layer.q_shift, layer.k_scale, layer.k_shift]).detach().float()

@@ -1,4 +1,4 @@
-"""The device that draws: opening it, what memory it has free, and how long it takes by its own events."""
+"""The device that draws: opening it, its free memory, and time measured by its own events."""
 
 import os
 from collections import deque
@@ -24,9 +24,9 @@ def count_up(numbers):
 
 
 def open_device(name: str) -> torch.device:
-    """The device "cuda", "cuda:1" or "cpu" (interpreted: slow, for trying things).
+    """Open the device "cuda", "cuda:1" or "cpu" (interpreted and slow, for trials).
 
-    Raises DeviceError where there is none, or one that kernels are not compiled for.
+    Raises DeviceError if the device does not exist, or this process does not compile kernels for it.
     """
     try:
         device = torch.device(name)
@@ -55,10 +55,10 @@ def open_device(name: str) -> torch.device:
 
 
 def _check_interpreter(device: torch.device) -> None:
-    """DeviceError where Triton's interpreter cannot run a kernel, as that of 3.6 cannot under NumPy 2.4."""
+    """Raise DeviceError if Triton's interpreter cannot run a kernel, as with Triton 3.6 and NumPy 2.4."""
     try:
         launch(count_up, (1,), 0, torch.ones(2, dtype=torch.int64, device=device))
-    except Exception as error:  # Triton's InterpreterError holds another one in words
+    except Exception as error:  # Triton's InterpreterError wraps another error as text
         raise DeviceError(
             f"device 'cpu': Triton {TRITON}'s interpreter fails under NumPy {np.__version__} ({error}); install "
             f"Triton 3.9 with: {install_hint('device')}; or install 'numpy<2.4'; a GPU needs neither"
@@ -66,7 +66,7 @@ def _check_interpreter(device: torch.device) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """The device in words."""
+    """Return the device's name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device}, interpreted"
 
 
@@ -77,9 +77,9 @@ def check_memory(
     batch: int = 1,
     smaller: Callable[[int], int] | None = None,
 ) -> None:
-    """Raise DeviceError, saying how much is needed, where the device has less memory free.
+    """Raise DeviceError if the device has less than `needed` bytes free; the error says how much is needed.
 
-    smaller: what a batch of fewer than `batch` images needs, of which the largest that fits is named.
+    smaller: returns the bytes of a batch of fewer than `batch` images; the error then names the largest one that fits.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -99,9 +99,9 @@ def check_memory(
 
 
 class DeviceClock:
-    """Seconds that the device spends within `with` blocks: by CUDA events, on the CPU by the clock.
+    """Measures seconds that the device spends in `with` blocks: by CUDA events, or by the host's clock on the CPU.
 
-    A pause of the device between two launches of one block counts as the device's.
+    Idle time of the device between two launches of one block counts too.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -109,13 +109,13 @@ class DeviceClock:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was measured."""
+        """Reset the measured time."""
         self._seconds = 0.0
         self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def __enter__(self) -> None:
         if self._cuda:
-            while self._pairs and self._pairs[0][1].query():  # a server draws for weeks
+            while self._pairs and self._pairs[0][1].query():  # keeps the queue short in a server that runs for weeks
                 self._add_first()
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             first.record()
@@ -130,7 +130,7 @@ class DeviceClock:
             self._seconds += perf_counter()
 
     def seconds(self) -> float:
-        """What was measured since the start; waits for the device."""
+        """Return the seconds measured since the last restart. Waits for the device."""
         if self._cuda:
             torch.cuda.synchronize()
         while self._pairs:

@@ -1,4 +1,4 @@
-"""Programs that draw batches on the device by named methods, and what each picture cost."""
+"""Programs that draw batches of pictures on the device with named methods, and the cost of each picture."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from underpaint.runtime.models import OpenModels
 
 
 class NotDrawn(NamedTuple):
-    """Why a picture ended with an error, which others beside it did not."""
+    """The error with which one picture ended; the other pictures of its batch are not affected."""
 
     error: str
 
 
 class BatchProgram(Protocol):
-    """A method ready to draw batches."""
+    """A method that is ready to draw batches."""
 
     def prime(self, tasks: Sequence[ImageTask]) -> None:
-        """Compile, capture and allocate, so that no later drawing is charged for it."""
+        """Compile, capture and allocate, so that no later drawing pays for it."""
         ...
 
     def draw_all(
         self, tasks: Sequence[ImageTask], watch: Watch | None = None
     ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
-        """Draw any number of pictures, each in the next free slot; yields numbers and outcomes as they end."""
+        """Draw any number of pictures, each in the next free slot; yield numbers and results as pictures end."""
         ...
 
 
 class ProgramModels(Protocol):
-    """Models on a device, as programs take them: a folder's (`folder.DeviceModels`) or a live one."""
+    """Models on a device, as programs use them: those of a folder (`folder.DeviceModels`) or a live model."""
 
     @property
     def rows(self) -> int:
-        """Rows of an image: 2 under guidance, else 1."""
+        """Rows per image: 2 under guidance, else 1."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the models."""
         ...
 
     @property
@@ -66,16 +66,16 @@ class ProgramModels(Protocol):
 
     @property
     def drafter(self) -> DeviceDecoder | None:
-        """The drafter; None where there is none."""
+        """The drafter, or None."""
         ...
 
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
-        """Conditions, filled up at their beginning to the longest."""
+        """Embed conditions, padded at their beginning to the longest one."""
         ...
 
 
 class DeviceDrawer:
-    """Makes programs of methods, on models that were read."""
+    """Makes the programs of methods, with models that are already loaded."""
 
     def __init__(self, pipeline: OpenModels, models: ProgramModels, batch: int) -> None:
         self.pipeline, self.models, self.batch = pipeline, models, batch
@@ -83,11 +83,11 @@ class DeviceDrawer:
 
     @property
     def prefix(self) -> int:
-        """Condition positions of a picture at most."""
+        """Largest number of condition positions of a picture."""
         return max(1, self.pipeline.high.decoder.config.prefix)
 
     def low(self, form: DeviceForm) -> LowModels | None:
-        """The models that draft for a form, read when they are first asked for; None where none do."""
+        """Return the smaller models that draft for a form, read on first use; None if it uses none."""
         if form.low_key not in self._low:
             folder = self.pipeline.folder_models()
             files = None if folder is None else form.low_files(folder)
@@ -96,13 +96,13 @@ class DeviceDrawer:
         return self._low[form.low_key]
 
     def program(self, method: DecodingMethod, sampling: SamplingParams) -> BatchProgram:
-        """The program of a method; it holds memory until it is forgotten."""
+        """Return the program of a method. It holds its memory until the program is dropped."""
         return _EagerProgram(self, method, sampling) if method.name == EAGER else self.captured(method, sampling)
 
     def captured(self, method: DecodingMethod, sampling: SamplingParams) -> CapturedProgram:
-        """The program of a method that has a form on the device; see `program`."""
+        """Return the program of a method that has a device form; see `program`."""
         if self.cuda:
-            torch.cuda.empty_cache()  # what a program before it held is free again, and counted so
+            torch.cuda.empty_cache()  # so that the memory of earlier programs counts as free
         return CapturedProgram(self, method, sampling)
 
     @property
@@ -112,7 +112,7 @@ class DeviceDrawer:
 
 
 class _Program(ABC):
-    """What both kinds of programs share: conditions, the clock, and the memory at its peak."""
+    """Base of both kinds of programs: embeds conditions, and measures the time and peak memory of pictures."""
 
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         self._drawer, self._models, self._name = drawer, drawer.models, method.name
@@ -142,24 +142,24 @@ class _Program(ABC):
             clocks = self._clocks()  # a caller may have decoded and written the picture
 
     def _clocks(self) -> tuple[float, float]:
-        """Seconds of the host's clock, and of the device's; waits for the device."""
+        """Return the seconds of the host's clock and of the device's. Waits for the device."""
         if self._drawer.cuda:
             torch.cuda.synchronize()
         return perf_counter(), self._device_seconds() or 0.0
 
     @property
     def counts_drafts(self) -> bool:
-        """Whether every cycle is a draft tree and its verdict, which an image's history counts."""
+        """Whether every cycle is one draft tree and its verdict, which an image's history counts."""
         return self._form.counts_drafts
 
     def outcome(self, one: ImageTask, image: DecodedImage, seconds: float, device_seconds: float) -> Drawing | NotDrawn:
-        """What became of a picture, and what it cost.
+        """Return the drawing of a picture with its cost, or its error.
 
         Args:
-            one: The picture.
-            image: What its slot gave.
-            seconds: That it took.
-            device_seconds: That the device took for it; 0 where they were not measured.
+            one: The picture's task.
+            image: Result of its batch slot.
+            seconds: Wall-clock seconds that the picture took.
+            device_seconds: Device seconds that the picture took; 0 if they were not measured.
         """
         if image.tokens is None:
             return NotDrawn(image.error or "it ended with an error")
@@ -189,7 +189,7 @@ class _Program(ABC):
         )
 
     _levels, _drafting = 0, 0
-    """Drafter passes of a cycle, and of an image beside them."""
+    """Drafter passes of each cycle, and passes of the smaller target for each image."""
 
     @property
     def loop(self) -> Loop:
@@ -200,11 +200,11 @@ class _Program(ABC):
         return None
 
     _refills = False
-    """Whether a picture takes the slot of another while the rest of the batch goes on."""
+    """Whether a new picture can take a free slot while the rest of the batch continues."""
 
     @abstractmethod
     def _decoded(self, tasks: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
-        """Draw any number of pictures: their numbers and what was drawn, in the order of ending."""
+        """Draw any number of pictures; yield their numbers and results in the order in which they end."""
 
     def _batches(self, tasks: Sequence[ImageTask]) -> Iterator[tuple[int, Sequence[ImageTask]]]:
         for first in range(0, len(tasks), self._drawer.batch):
@@ -212,7 +212,7 @@ class _Program(ABC):
 
 
 class CapturedProgram(_Program):
-    """A method as one program, which a CUDA graph captures on a GPU."""
+    """A method as one program, which is captured in CUDA graphs on a GPU."""
 
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
@@ -234,14 +234,14 @@ class CapturedProgram(_Program):
         self._begin(tasks)
         self._runner.capture()
         if self._runner.chooses:
-            for _ in range(2):  # a program is compiled when it comes up, and captured when it does again
+            for _ in range(2):  # the first use of a program compiles it, the second one captures it
                 list(self._decoded(tasks, None))
 
     def open_batch(self, first: ImageTask) -> ContinuousBatch:
-        """The slots, for pictures that come at any time; each begins by itself, so that none depends on another.
+        """Open the slots for pictures that come at any time. Each begins by itself, so none depends on another.
 
         Args:
-            first: Any picture that is to be drawn: on a GPU the program is compiled and captured on it.
+            first: Any picture that will be drawn; on a GPU the program is compiled and captured with it.
         """
         if self._drawer.cuda:
             self.prime([first])
@@ -266,7 +266,7 @@ class CapturedProgram(_Program):
         return self._runner.decode_all(self.arrivals(tasks), watch=watch)
 
     def arrivals(self, tasks: Sequence[ImageTask]) -> Iterator[Arrival]:
-        """The pictures as the slots take them. Conditions are embedded a batch at a time, as they are asked for."""
+        """Yield the pictures in the form that slots take. Conditions are embedded on demand, one batch at a time."""
         for _, part in self._batches(tasks):
             conditions = [one.condition for one in part]
             batch = self._models.embed(conditions)

@@ -1,4 +1,4 @@
-"""Plans of drawing on a device: which methods can be drawn in batches, and how much memory that takes."""
+"""Plans for drawing on a device: which methods can run in batches, and how much memory they need."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.pipeline import Pipeline
 
 MOST_BATCH: Final = 256
-"""Images of a batch."""
+"""Largest number of batch slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What is to be drawn on a device, checked before any weight is read; make one with `plan_drawing`.
+    """A drawing job that was checked before any weight is read; make one with `plan_drawing`.
 
     Attributes:
         pipeline: The models.
         folder: Their decoders.
-        device: Where they draw.
-        batch: Images that are drawn together.
-        rows: Rows of an image: 2 under guidance, else 1.
+        device: Device that draws.
+        batch: Number of batch slots.
+        rows: Rows per image: 2 under guidance, else 1.
         needed: Bytes of the largest program's buffers.
-        forward: What makes the forward passes, see `providers.FORWARDS`.
-        engine_decoders: How many of the folder's decoders run on an engine: the target first, then the drafter.
+        forward: Backend of the forward passes, see `providers.FORWARDS`.
+        engine_decoders: How many of the folder's decoders run on an engine, in the order target, drafter.
     """
 
     pipeline: Pipeline
@@ -49,15 +49,15 @@ class DevicePlan:
     engine_decoders: int
 
     def describe(self) -> str:
-        """The device and the batch in words."""
+        """Return the device, the batch and the backend in words."""
         by = "" if self.forward == TORCH else f", forward by {self.forward}"
         return f"{device_name(self.device)}, batches of {self.batch}{by}"
 
     def open(self, models: DeviceModels | None = None) -> DeviceDrawer:
-        """Open the engines.
+        """Open the engines, and load the weights.
 
         Args:
-            models: Models of the same folder, whose weights are shared; None reads them.
+            models: Models of the same folder, whose weights are reused; None reads the weights.
         """
         engines = open_engines(self.folder.decoders[: self.engine_decoders], self.forward, self.device, self.batch)
         encoder = self.pipeline.high.encoder
@@ -75,21 +75,21 @@ def plan_drawing(
     *,
     loaded: bool = False,
 ) -> DevicePlan:
-    """Check that every method can be drawn in batches, and that memory suffices.
+    """Check that every method can draw in batches, and that the memory suffices.
 
     Args:
         pipeline: Models that were opened for the device.
-        methods: What to draw by.
-        sampling: How.
-        device: Where.
-        batch: Images that are drawn together, 1 to `MOST_BATCH`.
-        forward: What makes the forward passes.
-        loaded: Whether the weights are on the device already; memory is then looked at as buffers are made.
+        methods: Methods to draw with.
+        sampling: Sampling parameters.
+        device: Device that draws.
+        batch: Number of batch slots, 1 to `MOST_BATCH`.
+        forward: Backend of the forward passes.
+        loaded: Whether the weights are on the device already; if so, memory is checked when buffers are allocated.
 
     Raises:
-        DeviceError: A batch out of range; a method without a form on the device, with the names of those that have
-            one; a tree beyond what the device holds; too little memory, with how much is needed.
-        EngineError: A forward that cannot be used here; an engine that is not there, with the command that makes it.
+        DeviceError: The batch is out of range; a method has no device form (the message lists those that have one); a
+            tree is too large for the device; or the memory is too small (the message says how much is needed).
+        EngineError: The backend cannot be used here, or an engine is missing (the message has the command to make it).
     """
     if not 1 <= batch <= MOST_BATCH:
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
@@ -107,8 +107,8 @@ def plan_drawing(
             raise _without_form(method, error) from error
 
     def buffers(count: int) -> int:
-        """Bytes of a batch of `count` images, by the method that takes most."""
-        images = count + (count > 1)  # one more, in which an image begins that takes a free slot
+        """Return the bytes of a batch of `count` images, for the method that needs most."""
+        images = count + (count > 1)  # the extra one starts the images that enter a free slot
         most = 0
         for form, low in zip(forms, lows, strict=True):
             layout = form.layout(grid, target.vocab_size, target.eol_id, count)
@@ -128,7 +128,7 @@ def plan_drawing(
 
 
 def most_images(method: DecodingMethod, sampling: SamplingParams, pipeline: Pipeline) -> int | None:
-    """Images of the largest batch that a method has a form for; None for any. DeviceError where it has no form."""
+    """Return the largest batch that a method supports, None for any; DeviceError if it has no device form."""
     return _layout(method, form_of(method, sampling, pipeline.grid), FolderModels.of(pipeline), 1).most_images
 
 

@@ -1,7 +1,7 @@
-"""Plain autoregression as papers time it: the module called token by token, its cache concatenated at every step.
+"""Plain autoregression as papers time it: one call of the module per token, with a cache concatenated at every step.
 
-Nothing is captured and no kernel is ours. It is the baseline that published speed-ups are against; the tuned one is the
-captured cycle (`runner`). It draws by the same addressed noise, so both draw the same pictures but for rounding.
+Nothing is captured, and no kernel of this project runs. Published speedups use this baseline; the tuned baseline is the
+captured cycle (`runner`). Both use the same addressed noise, so they draw the same pictures up to rounding.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from underpaint.runtime.device.runner import Watch
 from underpaint.runtime.engines.torch_sampling import filtered_probs, guided_rows
 
 _MASKED: Final = -30000.0
-"""Added to a score where a position may not see."""
+"""Added to the score of a masked position."""
 
 
 class EagerLoop:
-    """Decodes batches; greedy: by the likeliest token, whatever the sampler says."""
+    """Decodes batches token by token; `greedy` takes the likeliest token, whatever the sampler says."""
 
     def __init__(self, model: Decoder, rows: int, sampler: SamplingParams, greedy: bool, grid: Grid) -> None:
         self._model, self._rows, self._sampler, self._greedy, self._grid = model, rows, sampler, greedy, grid
@@ -38,7 +38,7 @@ class EagerLoop:
         hidden: Tensor,
         watch: Watch | None = None,
     ) -> IntArray:
-        """Tokens [n, cells] of n images; condition [rows * n, P, F], hidden [rows * n]: see `DeviceRunner.begin`."""
+        """Return tokens [n, cells]; see `DeviceRunner.begin` for condition [rows * n, P, F] and hidden [rows * n]."""
         model, count, length = self._model, len(images), condition.shape[1]
         device, cells, width = condition.device, self._grid.cells, self._grid.width
         eol = model.config.eol_token
@@ -72,7 +72,7 @@ class EagerLoop:
         return tokens
 
     def _token(self, logits: Tensor, uniforms: Tensor) -> Tensor:
-        """A token [n] of each image, from logits [rows, n, V]."""
+        """Draw a token [n] for each image from logits [rows, n, V]."""
         sampler = self._sampler
         rows = guided_rows(logits, sampler)
         if self._greedy or sampler.temperature == 0:
@@ -84,13 +84,13 @@ class EagerLoop:
 
 
 def _behind(before: list[Tensor], new: list[Tensor]) -> list[Tensor]:
-    """Keys, or values, of every layer with the new positions' behind them."""
+    """Append the keys, or values, of the new positions in every layer."""
     return [torch.cat(pair, dim=2) for pair in zip(before, new, strict=True)]
 
 
 def _noise(
     seeds: Sequence[int], images: Sequence[int], cells: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """[n, cells]: what each cell's token is drawn by, as `algos.step.decode` does: cycle t, the bonus of the root."""
+    """Return uniforms [n, cells]; cell t uses the root's bonus noise of cycle t, as `algos.step.decode` does."""
     sources = [Philox(seed, image) for seed, image in zip(seeds, images, strict=True)]
     return np.array([[one.uniforms(cycle, Role.BONUS, 1)[0] for cycle in range(cells)] for one in sources])

@@ -1,8 +1,8 @@
-"""Forward passes by an engine, bound to the device state's own addresses: what `decoder.DecoderForward` is in torch.
+"""Forward passes on an engine, bound to the addresses of the device state; `decoder.DecoderForward` does this in torch.
 
-The engine runs the layers and the head; PyTorch looks tokens up, and one kernel turns lengths and masks into what the
-graph reads of them. Addresses are bound once for a cache and a number of new positions. A pass in a captured graph then
-copies its inputs to those addresses, and runs: the engine writes new keys and values to their slots.
+The engine runs the layers and the head. PyTorch looks up tokens, and one kernel turns lengths and masks into the inputs
+of the graph. Addresses are bound once for each cache and number of new positions. A pass in a captured graph then
+copies its inputs to those addresses and runs: the engine writes new keys and values to their slots.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,22 +26,22 @@ from underpaint.runtime.engines.device_memory import aligned, bind_layers
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 
 _KINDS: Final = {torch.float32: "float32", torch.int64: "int64", torch.bool: "bool"}
-"""NumPy's names of what graphs for ONNX Runtime read and write."""
+"""NumPy type names for the inputs and outputs of ONNX Runtime graphs."""
 
 
 class DeviceGraph(Protocol):
     """A graph of `artifacts.device_graph` on an engine."""
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
-        """What runs it on the current stream, reading and writing at these tensors' addresses from now on.
+        """Return a function that runs the graph on the current stream, reading and writing these tensors' buffers.
 
-        The tensors must outlive what is given back. Raises EngineError on sizes that the engine was not built for.
+        The tensors must outlive that function. Raises EngineError for sizes that the engine was not built for.
         """
         ...
 
 
 class EngineGraphs(NamedTuple):
-    """A decoder on an engine. places: of the cache that its layers read, 0 for any number."""
+    """A decoder on an engine. places: positions of the cache that its layers read, 0 for any number."""
 
     layers: DeviceGraph
     head: DeviceGraph
@@ -49,7 +49,7 @@ class EngineGraphs(NamedTuple):
 
 
 class _Bound(NamedTuple):
-    """A pass of T new positions: the buffers that it reads and the features [R, T, F] that it writes."""
+    """A pass over T new positions: the buffers that it reads, and the features [R, T, F] that it writes."""
 
     inputs: dict[str, Tensor]
     features: Tensor
@@ -57,13 +57,13 @@ class _Bound(NamedTuple):
 
 
 class EngineForward:
-    """A `DeviceDecoder` whose layers and head an engine runs; rows: 1, or 2 for a guidance pair.
+    """A `DeviceDecoder` whose layers and head run on an engine; `rows` is 1, or 2 for a guidance pair.
 
-    What a method gives back is overwritten by its next call of the same size.
+    The next call of a method with the same size overwrites what the method returned.
     """
 
     def __init__(self, config: DecoderConfig, embeddings: Tensor, rows: int, engine: EngineGraphs) -> None:
-        """embeddings: [V + conditions, D], see `StoredWeights.embeddings`."""
+        """Wrap an engine. embeddings: [V + conditions, D], see `StoredWeights.embeddings`."""
         self.config, self.rows, self.places = config, rows, engine.places
         self.dtype, self._engine = embeddings.dtype, engine
         self.embeddings, self.codes = embeddings, embeddings[: config.vocab_size]
@@ -75,11 +75,11 @@ class EngineForward:
         self._heads: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], None]]] = {}
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """See `DeviceDecoder`; of a drafter, what its input layer makes of the tokens' embeddings."""
+        """See `DeviceDecoder`; a drafter's embeddings already include its input layer."""
         return embedding(tokens.repeat(self.rows, 1), self.codes)
 
     def embed_condition(self, tokens: Tensor, outside: Tensor | None) -> Tensor:
-        """Rows [R, T, D] of ids [R, T], of a condition too; outside [C, D]: that, where it comes from outside."""
+        """Embed ids [R, T] of codes or a condition as [R, T, D]; `outside` [C, D] are rows of an outside condition."""
         return embed_ids(self.embeddings, self.config.vocab_size, tokens, outside)
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -100,7 +100,7 @@ class EngineForward:
         return self._run(bound, positions, attend)
 
     def _run(self, bound: _Bound, positions: Tensor, attend: CachedPass | Prefill) -> Tensor:
-        """The features that a bound pass makes, its embeddings (and a drafter's features) being in place."""
+        """Run a bound pass whose embeddings (and a drafter's features) are in place; return its features."""
         count, cache = positions.shape[1], attend.cache
         bound.inputs[CELLS].view(self.rows, *positions.shape).copy_(positions)
         sees, write_at, read = (bound.inputs[name] for name in (names.SEES, names.WRITE_AT, names.READ_PLACES))
@@ -128,11 +128,11 @@ class EngineForward:
         return logits
 
     def _bound(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
-        """The bound pass of this size over this cache; made where it is the first."""
+        """Return the bound pass of this size over this cache; the first call binds it."""
         prefill = isinstance(attend, Prefill)
         known = self._passes.setdefault(attend.cache, {})
         if (prefill, count) not in known:
-            if prefill:  # conditions have many lengths: the last one's buffers are kept
+            if prefill:  # conditions vary in length: only the last one's buffers are kept
                 for other in [size for size in known if size[0]]:
                     del known[other]
             known[prefill, count] = self._bind(attend, rows, count)
@@ -162,10 +162,10 @@ class EngineForward:
 
 
 class OnnxGraph:
-    """A graph on ONNX Runtime, on the CPU: its binding holds the tensors' own addresses, nothing is copied."""
+    """A graph in ONNX Runtime on the CPU, which is bound to the tensors' own addresses, so nothing is copied."""
 
     def __init__(self, path: Path, weights_sha256: str, again: str, context: EngineContext | None = None) -> None:
-        """again: the command that writes it. EngineError where it is not there, or of other weights."""
+        """Open a graph that the command `again` writes; EngineError if it is missing, or has other weights."""
         if not path.is_file():
             raise EngineError(f"no graph {path} for --forward; write it with `{again}`")
         self._session = open_session(path, context)
@@ -182,14 +182,14 @@ class OnnxGraph:
         bound = (dict(inputs), dict(outputs))
 
         def run() -> None:
-            assert bound  # the tensors live as long as what runs on them
+            assert bound  # keeps the tensors alive as long as this function
             self._session.run_with_iobinding(binding)
 
         return run
 
 
 def onnx_graphs(decoder: ElsewhereDecoder, context: EngineContext | None = None) -> EngineGraphs:
-    """A decoder on ONNX Runtime. EngineError where its graphs are missing, of other weights, or not in float32."""
+    """Open a decoder in ONNX Runtime. EngineError if its graphs are missing, of other weights, or not in float32."""
     manifest = decoder.located.manifest
     if decoder.config.precision != "fp32":
         raise EngineError(

@@ -1,4 +1,4 @@
-"""A pipeline's models on a device: decoders read from its folder, conditions embedded for a batch."""
+"""A pipeline's models on a device: decoders read from its folder, and conditions embedded for a batch."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from underpaint.runtime.pipeline import Pipeline
 
 
 class EmbeddedBatch(NamedTuple):
-    """Conditions of n images. rows [R * n, P, F], the conditional ones first; hidden [R * n] int64: leading positions
-    that a row does not see."""
+    """Conditions of n images: `rows` [R * n, P, F], the conditional ones first, and `hidden` [R * n] int64, the number
+    of leading positions that a row does not see."""
 
     rows: Tensor
     hidden: Tensor
 
 
 class FolderModels(NamedTuple):
-    """The decoders of a folder, checked but not read."""
+    """The decoders of a folder, checked but not yet read."""
 
     target: ElsewhereDecoder
     drafter: ElsewhereDecoder | None
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
-        """Those of a pipeline that was opened for the device."""
+        """Return the decoders of a pipeline that was opened for the device."""
         target = pipeline.high.decoder
         drafter = None if pipeline.loaded_drafter is None else pipeline.loaded_drafter.decoder
         if not isinstance(target, ElsewhereDecoder) or not isinstance(drafter, ElsewhereDecoder | None):
@@ -61,7 +61,7 @@ class FolderModels(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the target's features, keys and values."""
+        """Data type of the target's features, keys and values."""
         return TYPES[self.target.config.precision]
 
     @property
@@ -70,12 +70,12 @@ class FolderModels(NamedTuple):
         return (self.target,) if self.drafter is None else (self.target, self.drafter)
 
     def weight_bytes(self) -> int:
-        """Bytes that the weights take on the device."""
+        """Return the bytes of the weights on the device."""
         return sum(decoder_bytes(one) for one in self.decoders)
 
 
 class DeviceModels:
-    """Decoders on the device, for one or two rows of guidance."""
+    """Decoders on the device, with one or two guidance rows per image."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class DeviceModels:
         device: torch.device,
         read_target: Callable[[], Decoder] | None = None,
     ) -> None:
-        """read_target: reads the target into torch, where an engine makes its passes."""
+        """Keep the models. read_target: reads the target into torch, if an engine runs its passes."""
         self.target, self.drafter, self.rows, self.device = target, drafter, target.rows, device
         self._encoder, self._read_target = encoder, read_target
 
     @property
     def module(self) -> Decoder:
-        """The target in torch, for loops that run it themselves; read now where an engine runs it."""
+        """The target in torch, for loops that run it themselves; if an engine runs it, each access reads it."""
         if isinstance(self.target, DecoderForward):
             return self.target.model
         assert self._read_target is not None
@@ -111,15 +111,15 @@ class DeviceModels:
 
         Args:
             folder: The decoders.
-            encoder: Of conditions.
-            rows: Of an image: 2 under guidance, else 1.
-            device: Where the weights go.
-            engines: What makes the forward passes of the target, and of the drafter if there are two; none for torch.
-                Of a decoder on an engine embeddings alone are read here; a decoder that none is for is not read.
-            known: Models of the same folder on the same device, whose weights are taken where they are the same.
+            encoder: Encoder of conditions.
+            rows: Rows per image: 2 under guidance, else 1.
+            device: Device for the weights.
+            engines: Engines of the target, and of the drafter if there are two; none for torch. For a decoder on an
+                engine only embeddings are read. If there are engines, a decoder without one is not read at all.
+            known: Models of the same folder on the same device, whose weights are reused if they are the same.
 
         Raises:
-            EngineError: A file is not what its manifest says.
+            EngineError: A file does not match its manifest.
         """
 
         def forward(decoder: ElsewhereDecoder, place: int) -> DecoderForward | EngineForward:
@@ -139,7 +139,7 @@ class DeviceModels:
 
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
-        """Conditions, filled up at their beginning to the longest; EngineError on one that the model does not take."""
+        """Embed conditions, padded at their beginning to the longest; EngineError if the model does not take one."""
         return embed_conditions(conditions, self._encoder, self.target.embed_condition, self.target, self.device)
 
 
@@ -153,11 +153,11 @@ def embed_conditions(
     """Embed the conditions of a batch.
 
     Args:
-        conditions: One an image.
-        encoder: Makes ids [R, P] of a condition, or features [R, C, F].
-        embed: Embeds ids, and features where there are any, as rows [R, P, D].
-        target: What reads the rows.
-        device: Where it is.
+        conditions: One per image.
+        encoder: Makes the ids [R, P] of a condition, or its features [R, C, F].
+        embed: Embeds ids, and features if there are any, as rows [R, P, D].
+        target: The model that reads the rows.
+        device: Device of the target.
     """
     rows, hidden = list[Tensor](), list[Tensor]()
     for one in map(encoder.encode, conditions):
@@ -169,11 +169,11 @@ def embed_conditions(
 
 
 def padded_rows(conditions: Sequence[Tensor], hidden: Sequence[Tensor | None]) -> EmbeddedBatch:
-    """Fill up the conditions of images at their beginning to the longest.
+    """Pad the conditions of images at their beginning to the longest one.
 
     Args:
         conditions: [R, P, F] each, the conditional row first.
-        hidden: [R] int64 each, leading positions that a row does not see; None for none.
+        hidden: [R] int64 each, number of leading positions that a row does not see; None means 0.
     """
     longest = max(one.shape[1] for one in conditions)
     missing = [longest - one.shape[1] for one in conditions]
@@ -186,7 +186,7 @@ def padded_rows(conditions: Sequence[Tensor], hidden: Sequence[Tensor | None]) -
 
 
 def decoder_bytes(decoder: ElsewhereDecoder) -> int:
-    """Bytes that a decoder's weights take on the device; a head is held in float32 too where they are narrower."""
+    """Return the bytes of a decoder's weights on the device; a narrower head is kept in float32 too."""
     config = decoder.config
     size = TYPES[config.precision].itemsize
     return stored_numbers(decoder.located) * size + (size < 4) * 4 * config.dim * config.vocab_size

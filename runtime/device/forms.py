@@ -1,6 +1,6 @@
-"""A method's form on the device: the sizes of its passes, what it needs, and the program of a batch.
+"""Device forms of methods: the sizes of a method's passes, what it needs, and its program for a batch.
 
-A family of methods names its form as "module:function" in `MethodConfig.device`; nothing here knows a family.
+A family of methods names its form as "module:function" in `MethodConfig.device`; this module knows no family.
 """
 
 from abc import ABC, abstractmethod
@@ -26,13 +26,16 @@ from underpaint.runtime.pipeline import Pipeline
 
 
 class DeviceError(ValueError):
-    """The device, the batch or the memory is not what decoding needs."""
+    """Decoding is not possible with this device, method, batch or memory."""
 
 
 class Layout(NamedTuple):
-    """The sizes of a form's passes.
+    """The sizes of a method's passes.
 
-    image_bytes: held for an image beside what the envelope takes. most_images: of a batch; None for any number.
+    Attributes:
+        envelope: Fixed sizes that every cycle fits into.
+        image_bytes: Bytes per image beyond the envelope's buffers.
+        most_images: Largest batch; None for any.
     """
 
     envelope: Envelope
@@ -41,10 +44,14 @@ class Layout(NamedTuple):
 
 
 class BatchSizes(NamedTuple):
-    """What the program of a batch is made for.
+    """The sizes that the program of a batch is made for.
 
-    prefix: condition positions at most. line_token: what the target embeds behind every line of the picture but the
-    last; None for nothing.
+    Attributes:
+        grid: Grid of the image's cells.
+        prefix: Largest number of condition positions.
+        batch: Number of batch slots.
+        device: Device of the models.
+        line_token: Token that the target embeds after every line of the picture except the last; None for none.
     """
 
     grid: Grid
@@ -55,13 +62,13 @@ class BatchSizes(NamedTuple):
 
 
 Stage: TypeAlias = tuple[Callable[[], None], int | None]
-"""A program and how many times it runs before the next one; None for until every image is done."""
+"""A program and how many times it runs before the next stage; None repeats it until every image is done."""
 
 
 class BatchCycle(ABC):
-    """The program of a batch: `begin` once for a batch of images, then every stage in its turn.
+    """The program of a batch: call `begin` once for a batch of images, then run every stage in order.
 
-    chooser: what settles the program of every cycle, where a policy chooses.
+    `chooser` settles the program of each cycle, if a policy chooses it; else it is None.
     """
 
     state: State
@@ -70,7 +77,7 @@ class BatchCycle(ABC):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """What runs, in order."""
+        """The stages, in the order in which they run."""
         return ((self.run, None),)
 
     @abstractmethod
@@ -82,47 +89,47 @@ class BatchCycle(ABC):
         hidden: Tensor | None = None,
         low: EmbeddedBatch | None = None,
     ) -> None:
-        """Take in the conditions of a batch.
+        """Take in the conditions of a batch, and begin its images.
 
         Args:
-            condition: [R, P, F], the conditional rows first.
-            seeds: [B] int64, with `images` the noise of each image.
-            images: [B] int64.
-            hidden: [R] int64, leading condition positions that a row does not see; None for none.
-            low: The condition of the target that drafts, where one does.
+            condition: Embedded conditions [R, P, F], the conditional rows first.
+            seeds: First half of each image's noise key, [B] int64.
+            images: Second half of each image's noise key, [B] int64.
+            hidden: Number of leading condition positions that a row does not see, [R] int64; None means 0.
+            low: Condition of the smaller target that drafts, if there is one.
         """
 
     @abstractmethod
     def run(self) -> None:
-        """Make one cycle of every image that is not done."""
+        """Run one cycle of every image that is not done."""
 
     def decided(self, place: int) -> BoolArray:
-        """Which cells [cells] of an image are decided, waiting for the device: the first ones, in raster order."""
+        """Return which cells [cells] of an image are decided: the first ones, in raster order. Waits for the device."""
         progress = self.state.progress
         return np.arange(progress.decided.shape[1]) < int(progress.cells[place])
 
     def refused(self, place: int) -> IntArray | None:
-        """Cells [n] of an image whose drafts were refused, waiting for the device; None where no picture is drafted."""
+        """Return an image's cells [n] with refused drafts; None if no picture is drafted. Waits for the device."""
         return None
 
     def launch(self) -> None:
-        """Run what a cycle runs on the device, once its chooser, if there is one, has settled it."""
+        """Run the device part of a cycle, after its chooser (if any) has settled the program."""
         self.run()
 
     def draft_outcome(self) -> tuple[list[IntArray], list[int]] | None:
-        """Return what became of a drafted picture, waiting for the device; None where no picture is drafted.
+        """Return what became of each drafted picture; None if the method drafts none. Waits for the device.
 
         Returns:
-            Of each image, the cells [n], ascending, that hold what was drafted for them, and how many drafts the rule
-            refused.
+            For each image, the cells [n], ascending, whose final token is the draft token, and the number of drafts
+            that the rule refused.
         """
         return None
 
 
 class DeviceForm(ABC):
-    """A method as the device takes it; a value.
+    """A method's form on the device, which is an immutable value.
 
-    counts_drafts: whether a cycle is a draft tree and its verdict, which `Progress.history` counts.
+    `counts_drafts` says whether each cycle is one draft tree and its verdict, which `Progress.history` counts.
     """
 
     __slots__ = ()
@@ -131,31 +138,31 @@ class DeviceForm(ABC):
 
     @property
     def drafts(self) -> bool:
-        """Whether a drafter makes passes."""
+        """Whether a drafter makes passes for the method."""
         return False
 
     @property
     def engine_gap(self) -> str | None:
-        """Why no engine of fixed sizes makes its passes; None where one can."""
+        """Why no engine with fixed pass sizes can run the method; None if one can."""
         return None
 
     @property
     def low_key(self) -> Any:
-        """What tells its smaller models from those of another form; None where it takes none."""
+        """Key that tells its smaller models from those of other forms; None if it uses none."""
         return None
 
     @abstractmethod
     def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
-        """Return the sizes of its passes.
+        """Return the sizes of the method's passes.
 
         Args:
-            grid: The image as cells.
-            vocab_size: V.
-            line_token: What the target embeds behind every line of the picture but the last; None for nothing.
-            batch: Images that are drawn together.
+            grid: Grid of the image's cells.
+            vocab_size: Vocabulary size V.
+            line_token: Token that the target embeds after every line of the picture except the last; None for none.
+            batch: Number of batch slots.
 
         Raises:
-            ValueError: It has no form for these sizes.
+            ValueError: The method does not support these sizes.
         """
 
     @abstractmethod
@@ -165,23 +172,23 @@ class DeviceForm(ABC):
         """Return the program of a batch."""
 
     def check(self, grid: Grid, vocab_size: int, line_token: int | None) -> None:
-        """Raise ValueError where a part of it has no form for passes of these sizes; see `layout`."""
+        """Raise ValueError if a part of the method does not support passes of these sizes; see `layout`."""
         return
 
     def low_files(self, pipeline: Pipeline) -> LowFiles | None:
-        """Return the models that draft for it; ValueError where one is missing, or does not fit."""
+        """Return the smaller models that draft for the method, if any; ValueError if one is missing or does not fit."""
         return None
 
     def low_passes(self, low: Grid) -> int:
-        """Return the passes of the smaller target for an image."""
+        """Return the number of passes of the smaller target per image."""
         return 0
 
 
 def form_of(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> DeviceForm:
-    """Return a method as the device takes it.
+    """Return the device form of a method.
 
     Raises:
-        DeviceError: It has no form on the device; the message names what has one.
+        DeviceError: The method has no device form; the message lists the methods that have one.
     """
     config = method.config
     if config.device is None:

@@ -1,4 +1,4 @@
-"""The model's part of a cycle: a protocol for forward passes on the device, and the caches that they attend to."""
+"""Forward passes on the device: the protocol of a decoder, and the KV caches that it attends to."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
@@ -20,11 +20,11 @@ from underpaint.runtime.engines.device_memory import aligned, cache_places
 
 
 class Turns(NamedTuple):
-    """What a layer does to queries and keys before they meet.
+    """Rotation and scaling of queries and keys in one layer, before attention.
 
     table [places, 2, head_dim / 2] float32: cosine and sine by position, pairs half a head apart, negative positions
-    from the end; None for learnt positions. scales [2 (H + K), head_dim] float32: scale and shift of normalised queries
-    [H, head_dim], then of keys [K, head_dim]; None where they are not normalised.
+    from the end; None for learned positions. scales [2 (H + K), head_dim] float32: scale and shift of normalised
+    queries [H, head_dim], then of keys [K, head_dim]; None if they are not normalised.
     """
 
     table: Tensor | None
@@ -32,9 +32,9 @@ class Turns(NamedTuple):
 
 
 class CachedPass(NamedTuple):
-    """A pass over new positions, as data that any engine reads, and, for layers in torch, its attention.
+    """A pass over new positions: data that any engine reads, and, for layers in torch, the attention.
 
-    cache: whose slots from `first` on the new positions take. lengths [B] int64: committed positions of each image.
+    cache: its slots from `first` on take the new positions. lengths [B] int64: committed positions of each image.
     masks [B, T, words] int64: the slots that each new position sees. live, filled: see `kernels.attention`.
     """
 
@@ -48,10 +48,10 @@ class CachedPass(NamedTuple):
     def mix(
         self, layer: int, hidden: Tensor, norm: RMSNorm | None, qkv: Linear, turns: Turns, positions: Tensor
     ) -> Tensor:
-        """[R, T, H * head_dim]: the values mixed by the attention; keys and values go to the slots.
+        """Run a layer's attention and return [R, T, H * head_dim]; the new keys and values go to the slots.
 
-        hidden [R, T, F]: what `qkv` reads behind `norm`, if there is one. positions [B, T] int64: cells, below 0 on the
-        condition.
+        hidden [R, T, F]: input of `qkv`, before `norm` is applied, if there is one. positions [B, T] int64: cells,
+        negative for condition positions.
         """
         cache, (rows, count, _) = self.cache, hidden.shape
         heads, shared, width = cache.heads, cache.slots.shape[3], cache.slots.shape[5]
@@ -71,21 +71,21 @@ class CachedPass(NamedTuple):
 
 
 class Prefill(NamedTuple):
-    """A pass over the condition alone, which is causal; outside the captured program."""
+    """A causal pass over the condition only, which runs outside the captured program."""
 
     cache: "Cache"
 
     def sees(self, count: int) -> Tensor:
-        """bool [R, 1, T, T]: which of `count` positions each sees; a hidden one sees itself."""
+        """Return bool [R, 1, T, T]: which of `count` positions each one sees. A hidden position sees only itself."""
         unseen = self.cache.unseen
         place = torch.arange(count, device=unseen.device)
         first = unseen[:, None, None, None]
         return (place[None, :] <= place[:, None]) & ((place[None, :] >= first) | (place[None, :] == place[:, None]))
 
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-        """Mix as `CachedPass.mix` does, of qkv [R, T, (H + 2 K) * head_dim]: queries, keys and values.
+        """Run the attention as `CachedPass.mix` does, on qkv [R, T, (H + 2 K) * head_dim]: queries, keys and values.
 
-        Keys and values become the first committed ones.
+        The keys and values become the first committed ones.
         """
         committed = self.cache.committed
         query, key, value = _turned(qkv, turns, positions, self.cache)
@@ -100,9 +100,10 @@ class Prefill(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """A causal pass over cells behind the condition, kept among the committed positions.
+    """A causal pass over cells after the condition, whose keys and values are committed.
 
-    places [T] int64: the slots of the cells. sees bool [R, T, S]: the committed positions that each sees, itself too.
+    places [T] int64: cache positions of the cells. sees bool [R, T, S]: the committed positions that each cell sees,
+    itself included.
     """
 
     cache: "Cache"
@@ -110,7 +111,7 @@ class Fill(NamedTuple):
     sees: Tensor
 
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-        """See `Prefill`; keys and values become the committed ones of the cells."""
+        """See `Prefill`; the keys and values are committed at the cells' cache positions."""
         query, key, value = _turned(qkv, turns, positions, self.cache)
         keys, values = self.cache.committed.select(0, layer)
         keys.index_copy_(2, self.places, key)
@@ -121,81 +122,82 @@ class Fill(NamedTuple):
 
 
 Attend: TypeAlias = CachedPass | Prefill | Fill
-"""What a pass is given; layers in torch call it in the place of rotation and attention."""
+"""The attention of a pass; torch layers call it instead of their rotation and attention."""
 
 
 class DeviceDecoder(Protocol):
-    """A target or a drafter. Rows R are rows * B: the conditional rows of all images, then the others.
+    """A target or a drafter. There are R = rows * B rows: the conditional rows of all images, then the other rows.
 
-    No method reads anything back, nor makes a shape of a number that is on the device.
+    No method reads back from the device, or takes a shape from a number on the device.
     """
 
     @property
     def config(self) -> DecoderConfig:
-        """Its sizes and options."""
+        """Sizes and options."""
         ...
 
     @property
     def rows(self) -> int:
-        """Rows of an image: 1, or 2 for a guidance pair."""
+        """Rows per image: 1, or 2 for a guidance pair."""
         ...
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of keys, values and features."""
+        """Data type of keys, values and features."""
         ...
 
     @property
     def places(self) -> int | None:
-        """None where it makes passes over any cache.
-
-        Of an engine, which is bound to one joined cache: the places that it has to have, 0 for any number.
-        """
+        """Positions of the joined cache that an engine is bound to, 0 for any number; None if any cache will do."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens [B, T] int64 to [R, T, F]."""
+        """Embed tokens [B, T] int64 as [R, T, F]."""
         ...
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """A target's features [R, T, F] of new positions.
+        """Return a target's features [R, T, F] at new positions.
 
-        embeddings [R, T, F]; positions [B, T] int64: the tokens' cells, from -P to -1 on a condition of P positions.
+        embeddings: [R, T, F]. positions: [B, T] int64, cells of the tokens, or -P to -1 on a condition of P positions.
         """
         ...
 
     def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
-        """A drafter's features [R, T, F] of tokens [B, T] int64 at positions [B, T].
+        """Return a drafter's features [R, T, F] of tokens [B, T] int64 at positions [B, T].
 
-        features [R, K, F]: of the tokens before. parents [B, T] int64: which of the K a token stands behind; None: the
-        one at its own place.
+        features: [R, K, F] of the tokens before. parents: [B, T] int64, which of the K precedes each token; None if it
+        is the one at the token's own index.
         """
         ...
 
     def logits(self, features: Tensor) -> Tensor:
-        """[R, T, V] float32; the product itself in float32 where the weights are."""
+        """Return logits [R, T, V] in float32; the product itself is in float32 if the weights are."""
         ...
 
 
 class TargetForward(DeviceDecoder, Protocol):
-    """A target that pictures are drawn with."""
+    """A target that draws pictures."""
 
     @property
     def line_token(self) -> int | None:
-        """What it embeds behind every line of the picture but the last; None for nothing."""
+        """Token that it embeds after every line of the picture except the last; None for none."""
         ...
 
 
 class Cache:
-    """A static cache of committed positions and the slots of a cycle's new ones.
+    """A static KV cache: committed positions, and slots for the new positions of a cycle.
 
-    committed [L, 2, R, K, S, D] and slots [L, 2, R, K, M, D]: keys and values of K heads. heads: of queries, H. unseen
-    [R] int64: leading positions that a row does not see. S is what was asked for, and as few more as let every layer's
-    keys and values begin where TensorRT takes an address. joined [L, 2, R, K, M + S, D]: of an engine, the slots with
-    the committed positions behind them; None where they lie apart. prompts [R] int64: positions of the condition that a
-    row sees, of forwards whose layers count from there. arrivals: see `kernels.attention`.
+    Attributes:
+        committed: [L, 2, R, K, S, D], keys and values of K heads. S is the requested size, or slightly more if the keys
+            and values of every layer must begin at an address that TensorRT accepts.
+        slots: [L, 2, R, K, M, D], keys and values of the new positions.
+        heads: Number of query heads, H.
+        unseen: [R] int64, number of leading positions that a row does not see.
+        joined: For an engine, [L, 2, R, K, M + S, D] with the slots before the committed positions; else None.
+        prompts: [R] int64, condition positions that a row sees, for forwards whose layers count from there.
+        arrivals: See `kernels.attention`.
     """
 
     __slots__ = ("__weakref__", "arrivals", "committed", "heads", "joined", "prompts", "slots", "unseen")
@@ -210,7 +212,7 @@ class Cache:
         device: torch.device,
         places: int | None = None,
     ) -> None:
-        """rows: R. size, slots: S, or fewer, and M. places: see `DeviceDecoder`."""
+        """Allocate R = `rows`, M = `slots` and S >= `size`; for `places` see `DeviceDecoder`."""
 
         def zeros(count: int, width: int = config.head_dim) -> Tensor:
             return aligned((config.layers, 2, rows, config.kv_heads, count, width), dtype, device)
@@ -227,26 +229,26 @@ class Cache:
 
     @property
     def words(self) -> int:
-        """int64 words of a mask over the slots."""
+        """Number of int64 words in a mask over the slots."""
         return -(-self.slots.shape[4] // WORD)
 
     def clear(self) -> None:
-        """Forget every position, and what is in it: an engine gives a number that it masks no weight, but reads it."""
+        """Forget every position and zero its contents, because engines read masked positions too, with weight 0."""
         for part in (self.committed, self.slots, self.unseen, self.prompts):
             part.zero_()
 
     def attend(self, first: int, lengths: Tensor, masks: Tensor, live: int, filled: Filled | None = None) -> CachedPass:
-        """A pass over new positions that take the slots from `first` on."""
+        """Return a pass over new positions that take the slots from `first` on."""
         return CachedPass(self, first, lengths, masks, live, filled)
 
     def prefill(self) -> Prefill:
-        """A pass over the condition alone, kept as the first positions."""
+        """Return a pass over the condition only, which becomes the first committed positions."""
         return Prefill(self)
 
     def fill(self, prefixes: Tensor, count: int) -> Fill:
-        """A pass over the picture's first `count` cells at once, kept in the slots of their cells.
+        """Return a pass over the picture's first `count` cells at once, committed at the cells' cache positions.
 
-        prefixes [B] int64: positions of the condition, as many for every image.
+        prefixes [B] int64: condition positions, the same number for every image.
         """
         places = prefixes.new_empty(count)
         sees = torch.empty(self.unseen.shape[0], count, self.committed.shape[4], dtype=torch.bool, device=places.device)
@@ -256,12 +258,12 @@ class Cache:
     def commit(
         self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool, handed: Handed | None = None
     ) -> None:
-        """Slots into the cache; see `kernels.commit.commit_cache`."""
+        """Commit slots to the cache; see `kernels.commit.commit_cache`."""
         commit_cache(self.committed, self.slots, path, counts, lengths, most, walked, handed)
 
 
 def _turned(qkv: Tensor, turns: Turns, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [R, H, T, D], and keys and values [R, K, T, D], as `kernels.layers.store_heads` makes them."""
+    """Return queries [R, H, T, D], keys and values [R, K, T, D], computed as in `kernels.layers.store_heads`."""
     rows, count, _ = qkv.shape
     heads, shared, width = cache.heads, cache.committed.shape[3], cache.committed.shape[5]
     parts = torch.split(qkv.view(rows, count, -1, width), [heads, shared, shared], dim=2)
@@ -277,7 +279,7 @@ def _turned(qkv: Tensor, turns: Turns, positions: Tensor, cache: Cache) -> tuple
 
 
 def gather_rows(features: Tensor, places: Tensor, rows: int) -> Tensor:
-    """features [R, T, F] at places [B, K] int64 of each image: [R, K, F]."""
+    """Gather features [R, T, F] at places [B, K] int64 of each image into [R, K, F]."""
     batch, count = places.shape
     parts = features.view(rows, batch, *features.shape[1:])
     index = places.unsqueeze(0).unsqueeze(3).expand(rows, batch, count, features.shape[2])
@@ -285,12 +287,12 @@ def gather_rows(features: Tensor, places: Tensor, rows: int) -> Tensor:
 
 
 def causal_masks(count: int, words: int, device: torch.device) -> Tensor:
-    """[count, words] int64: position i sees the slots 0 to i."""
+    """Return masks [count, words] int64 in which position i sees slots 0 to i."""
     return pack_masks([list(range(place + 1)) for place in range(count)], words, device)
 
 
 def pack_masks(seen: Sequence[Sequence[int]], words: int, device: torch.device) -> Tensor:
-    """[T, words] int64 from the slots that each of T positions sees."""
+    """Pack the slots that each of T positions sees into masks [T, words] int64."""
     packed = [[0] * words for _ in seen]
     for row, slots in zip(packed, seen, strict=True):
         for slot in slots:

@@ -1,6 +1,6 @@
-"""What a tree policy is on the device: its form, and the passes of the drafter that make a cycle's trees.
+"""Tree policies on the device: their device forms, and the drafter passes that grow a cycle's trees.
 
-Trees have an envelope of fixed size. Adaptive policies are mask contents: an image whose tree is shallower, narrower
+Trees have an envelope of fixed size. Adaptive policies only change masks: an image whose tree is shallower, narrower
 or smaller than the envelope leaves the rest unused.
 """
 
@@ -24,7 +24,7 @@ from underpaint.runtime.device.state import Envelope, State
 
 
 class Limits(NamedTuple):
-    """[B] int64 each: the depth, the width and the drafted nodes of every image's next tree."""
+    """Depth, width and number of draft nodes of every image's next tree, [B] int64 each."""
 
     depths: Tensor
     widths: Tensor
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
 
 
 def limits_of(state: State, depth: int, width: int, total: int) -> Limits:
-    """The same limits for every image."""
+    """Return the same limits for every image."""
     device = state.roles.device
     return Limits(
         *(torch.full((state.batch,), number, dtype=torch.int64, device=device) for number in (depth, width, total))
@@ -40,21 +40,21 @@ def limits_of(state: State, depth: int, width: int, total: int) -> Limits:
 
 
 class Growth(Protocol):
-    """A policy's part of a cycle; `limits` is what the next cycle is laid out by."""
+    """A policy's part of a cycle; `limits` apply to the next cycle's trees."""
 
     limits: Limits
 
     @property
     def lays_out(self) -> bool:
-        """Whether `grow` fills what `tree_meta` does too."""
+        """Whether `grow` also fills the tree metadata that `tree_meta` would compute."""
         ...
 
     def begin(self) -> None:
-        """Forget the images before; the first cells of these are decided, from row 0 of the tree's distributions."""
+        """Reset for new images, whose first tokens are decided from row 0 of the tree's distributions."""
         ...
 
     def grow(self, state: State) -> None:
-        """Fill the tree's tokens, parents, counts and, where siblings are drawn, the drafter's distributions."""
+        """Fill the tree's tokens, parents and counts, and the drafter's distributions if siblings are sampled."""
         ...
 
     def observe(self, state: State) -> None:
@@ -63,10 +63,10 @@ class Growth(Protocol):
 
 
 class Plan(NamedTuple):
-    """What a policy needs on the device. make: its growth, given the batch's buffers, the drafter and its sampler.
+    """What a policy needs on the device. `make` makes its growth from the batch's buffers, the drafter and the sampler.
 
-    by_target: the target drafts for itself, and stands for the drafter. image_bytes: held for an image beside what the
-    envelope takes. most_images: of a batch. chooses: the growth is a `ChosenGrowth`.
+    by_target: whether the target drafts for itself, without a drafter. image_bytes: bytes per image beyond the
+    envelope's buffers. most_images: largest batch, None for any. chooses: whether the growth is a `ChosenGrowth`.
     """
 
     envelope: Envelope
@@ -79,9 +79,9 @@ class Plan(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a policy's trees must fit into: the picture, V, the nodes of the target's largest pass (root included).
+    """Limits of a policy's trees: the picture, the vocabulary size, and the nodes of the largest target pass with root.
 
-    drawn: how the policy's siblings are drawn, by its spec.
+    drawn: how the policy draws siblings, from its spec.
     """
 
     grid: Grid
@@ -91,7 +91,7 @@ class Room(NamedTuple):
 
 
 def plan_of(policy: Policy, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
-    """The envelope and the growth of a policy; ValueError for one without a form on the device."""
+    """Return the envelope and the growth of a policy; ValueError if it has no device form."""
     spec = policy_spec_of(policy)
     if spec is None or spec.device is None:
         raise ValueError(
@@ -103,13 +103,13 @@ def plan_of(policy: Policy, grid: Grid, vocab_size: int, max_nodes: int) -> Plan
 
 
 def finite_marks(state: State) -> FiniteMarks:
-    """Where a level says which rows of the drafter are not finite."""
+    """Return the marks in which a level records the drafter rows that are not finite."""
     marks = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
     return FiniteMarks(marks, marks.stride(0))
 
 
 class DraftPasses:
-    """The drafter's passes of one cycle: over the tokens it was not fed, then over each level's nodes."""
+    """The drafter passes of one cycle: one over the pending tokens, then one over each level's nodes."""
 
     def __init__(self, drafter: DeviceDecoder, state: State, live: int) -> None:
         if state.draft_cache is None:
@@ -121,12 +121,12 @@ class DraftPasses:
         self._above: Tensor | None = None
 
     def root(self) -> Tensor:
-        """Feed the committed tokens and the root, for good; the root's logits [rows, B, 1, V]."""
+        """Feed and commit the pending tokens, the root last; return the root's logits [rows, B, 1, V]."""
         self._above = self.feed()
         return self._logits(self._above)
 
     def feed(self) -> Tensor:
-        """Feed the same without asking what comes next; the root's feature [R, 1, F]."""
+        """Feed and commit the same tokens without computing logits; return the root's feature [R, 1, F]."""
         state, lengths, progress = self._state, self._state.lengths, self._state.progress
         attend = self._cache.attend(0, lengths.draft_before, self._causal, self._live)
         features = self._drafter.draft_hidden(
@@ -145,10 +145,10 @@ class DraftPasses:
         return root
 
     def level(self, level: int, tokens: Tensor, parents: Tensor, masks: Tensor, first: int) -> Tensor:
-        """Feed a level's nodes, tokens [B, F] under parents [B, F], places in the level before (level 1: the root's 0).
+        """Feed a level's nodes, tokens [B, F]; parents [B, F] index the level before (in level 1: 0, the root).
 
-        Returns their logits [rows, B, F, V]. masks [B, F, words]: the slots that each sees; the nodes take those from
-        `first` on.
+        Returns the nodes' logits [rows, B, F, V]. `masks` [B, F, words] are the slots that each node sees; the nodes
+        themselves take the slots from `first` on.
         """
         state, count = self._state, tokens.shape[1]
         assert self._above is not None, "a level stands behind the root"
@@ -158,7 +158,7 @@ class DraftPasses:
         return self._logits(self._above)
 
     def expand(self, level: int, front: ExpandedRows) -> Tensor:
-        """Feed the nodes that `front` holds of a level, level 0 being the root; see `root` and `level`."""
+        """Feed the nodes of one level in `front`, where level 0 is the root; see `root` and `level`."""
         if not level:
             return self.root()
         tokens, parents, masks = (part.select(0, level) for part in (front.tokens, front.parents, front.masks))

@@ -1,9 +1,9 @@
-"""Triton's interpreter, made to remember what it would work out anew at every operation of a kernel.
+"""Caches for Triton's interpreter, which otherwise repeats the same work at every operation of a kernel.
 
-Launches are interpreted where there is no CUDA device. A third of their time went into making equal types of blocks,
-equal shapes and a table of NumPy's types; they are kept here by their values. A fifth of what was left (133 seconds of
-47 tests became 105) went into operands that are as they should be, and into results in 64 bits that nothing reads. What
-kernels compute stays. All of this is of Triton 3.9, which the package asks for; under another nothing is remembered.
+Launches are interpreted if there is no CUDA device. A third of their time went into building equal block types, equal
+shapes and a table of NumPy's types; these are now cached by value. A fifth of the rest (47 tests took 133 seconds, now
+105) went into operands that need no conversion, and into 64-bit results that nothing reads. The kernels' results do not
+change. All of this is for Triton 3.9, which the package requires; with any other version nothing is cached.
 """
 
 from types import ModuleType
@@ -13,16 +13,16 @@ import numpy as np
 
 VERSION: Final = "3.9."
 _PATCHED: Final[set[frozenset[str]]] = set()
-"""Modules that the interpreter has made its own since the last launch began."""
+"""Modules that the interpreter has patched since the last launch began."""
 
 
 def begin_launch() -> None:
-    """Before each launch: the interpreter takes Triton's language over anew."""
+    """Prepare a launch, in which the interpreter patches Triton's language again."""
     _PATCHED.clear()
 
 
 def remember() -> None:
-    """Let the interpreter remember: once a process, before any kernel is launched."""
+    """Install the caches. Call it once per process, before any kernel is launched."""
     _patch_once_a_launch()
     _remember_numpy_types()
     _remember_blocks()
@@ -31,7 +31,7 @@ def remember() -> None:
 
 
 def _patch_once_a_launch() -> None:
-    """Let the interpreter take over Triton's language once a launch, not at every call of a helper: half the time."""
+    """Patch Triton's language once per launch, not at every call of a helper; this halves the time."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang
@@ -69,9 +69,9 @@ def _remember_numpy_types() -> None:
 
 
 def _remember_blocks() -> None:
-    """Types of blocks by element and shape, and what a tensor says of its shape: none of them is ever changed.
+    """Cache block types by element and shape, and the shape attributes of tensors: none of them is ever changed.
 
-    A shape of anything but whole numbers in a list or in Triton's tuple is not remembered: Triton says what it is.
+    Only shapes of integers in a list or in Triton's tuple are cached; Triton itself handles all others.
     """
     from triton.language import core
 
@@ -110,7 +110,7 @@ def _remember_blocks() -> None:
 
 
 def _unwrap_at_once() -> None:
-    """What is no constant, and holds none, is given back without being asked for each kind of constant."""
+    """Return values that are plain by their type at once, without testing for each kind of constant."""
     from triton.language import core
 
     unwrap = core._unwrap_if_constexpr
@@ -123,9 +123,9 @@ def _unwrap_at_once() -> None:
 
 
 def _leave_operands_that_agree() -> None:
-    """Operands of one shape are not broadcast, nor those of the wanted type cast; overflow is looked for in debugging.
+    """Skip broadcasts between equal shapes and casts to the same type, and check for overflow only in debug mode.
 
-    Without the option `debug` Triton works out in 64 bits whether a result overflows, and then drops what it found.
+    Without the option `debug`, Triton computes in 64 bits whether a result overflows, and then drops the answer.
     """
     from triton.language.semantic import TritonSemantic
 

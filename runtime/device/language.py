@@ -1,7 +1,7 @@
-"""Triton, compiled where a CUDA device is there and interpreted where none is, and the one way to launch a kernel.
+"""Triton, compiled if there is a CUDA device and interpreted if not, and the one function that launches kernels.
 
-Triton decides on its interpreter as it is imported. Here that choice is made for this process alone: the environment
-variable that asks for it is set during the import and taken back after it, so no other program inherits it.
+Triton decides on its interpreter while it is imported. This module makes that choice for this process only: it sets the
+environment variable for the import and restores it afterwards, so no other program inherits it.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from underpaint.runtime.device import interpreter
 
 _VARIABLE: Final = "TRITON_INTERPRET"
 MODE: Final = "UNDERPAINT_TRITON"
-"""Environment variable: "compile" or "interpret"; unset, a CUDA device decides."""
+"""Environment variable: "compile" or "interpret". If it is unset, the presence of a CUDA device decides."""
 
 
 def _interpreted() -> bool:
@@ -64,7 +64,7 @@ with _asking_for_the_interpreter():
         import triton.language as tl
 
         if INTERPRETED:
-            # Imported by the first launch otherwise, where its own choice would not be this one.
+            # Otherwise the first launch imports it, and it would make its own choice.
             importlib.import_module("triton.experimental.gluon")
     except ImportError as error:
         raise ImportError(
@@ -92,7 +92,7 @@ __all__ = [
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """`function` as a Triton kernel, or as a function that kernels call, in this process's mode."""
+    """Make `function` a Triton kernel, or a function that kernels call, in this process's mode."""
     with _asking_for_the_interpreter():
         return triton.jit(function)
 
@@ -100,8 +100,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 class Launch(NamedTuple):
     """One node of a captured graph: a kernel with its arguments.
 
-    bytes: what it must read and write at least. part: what `recording` was told that it is part of. trips: of loops
-    that depend on data, by name, for the count of issued instructions.
+    bytes: least number of bytes that it reads and writes. part: name of its part of the program, see `recording`.
+    trips: trip counts of data-dependent loops, by name, for counting issued instructions.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Launch(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """What a program launched, in order."""
+    """The launches of a program, in order."""
 
     part_of: Callable[[], str]
     launches: list[Launch] = field(default_factory=list)
@@ -129,7 +129,7 @@ _RECORDING: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
 @contextmanager
 def recording(part_of: Callable[[], str] = str) -> Iterator[Recording]:
-    """Record every launch within; with FakeTensor arguments nothing runs. part_of: says what a launch is part of."""
+    """Record every launch inside the block; with FakeTensor arguments nothing runs. `part_of` names a launch's part."""
     record = Recording(part_of)
     token = _RECORDING.set(record)
     try:
@@ -148,12 +148,11 @@ def launch(
     trips: Mapping[str, float] | None = None,
     **named: Any,
 ) -> None:
-    """Launch a kernel over `grid`. Multiply-adds stay apart, as in the reference.
+    """Launch a kernel over `grid`. Multiply-adds are not fused, as in the reference.
 
-    A named tuple among the arguments is one in the kernel, with the same fields.
-
-    moved_bytes: what it must read and write at least, for the count of a cycle's costs. stages: of loads that a loop
-    keeps on their way. trips: see `Launch`.
+    A named tuple among the arguments is a named tuple in the kernel, with the same fields. `moved_bytes` is the least
+    number of bytes that it reads and writes, for counting a cycle's costs. `stages` is the number of loads that a loop
+    keeps in flight. trips: see `Launch`.
     """
     record = _RECORDING.get()
     if record is not None:
@@ -166,7 +165,7 @@ def launch(
 
 
 def _leaves(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """The arguments, with the fields of those that are named tuples."""
+    """Yield the arguments, with named tuples replaced by their fields."""
     for argument in arguments:
         if isinstance(argument, tuple):
             yield from _leaves(argument)
@@ -175,12 +174,12 @@ def _leaves(arguments: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def processors(device: torch.device) -> int:
-    """Return the multiprocessors of a GPU, or those of an H100 where there is no GPU."""
+    """Return the number of multiprocessors of a GPU, or that of an H100 if there is no GPU."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def next_power_of_2(count: int) -> int:
-    """The least power of two that is at least `count` (>= 1)."""
+    """Return the least power of two that is at least `count` (>= 1)."""
     return 1 << (count - 1).bit_length()

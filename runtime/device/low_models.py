@@ -1,4 +1,4 @@
-"""The models that draft for a method that drafts small: a smaller target, and what enlarges."""
+"""The models that draft for methods with a smaller target: that target, and a network that enlarges its tokens."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Self
@@ -23,7 +23,7 @@ from underpaint.zoo.load import Located
 
 
 class LowDraft(NamedTuple):
-    """A smaller target that drafts. enlarge: tokens [B, h, w] int64 of `grid` to logits [B, H, W, V] of the picture."""
+    """A smaller target that drafts. enlarge: maps tokens [B, h, w] int64 of `grid` to logits [B, H, W, V]."""
 
     target: DeviceDecoder
     enlarge: Callable[[Tensor], Tensor]
@@ -31,19 +31,19 @@ class LowDraft(NamedTuple):
     prefix: int
 
     def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid) -> int:
-        """Return the bytes that drafting takes for a batch; see `draft_bytes`."""
+        """Return the bytes that drafting needs for a batch; see `draft_bytes`."""
         low = self.target.config
         return draft_bytes(batch, target.rows, target.config, grid, low, self.prefix, target.dtype)
 
 
 def check_lines(line_token: int | None) -> None:
-    """Raise ValueError where the lines of the picture end in a token."""
+    """Raise ValueError if the lines of the picture end in a token."""
     if line_token is not None:
         raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
 
 
 class LowFiles(NamedTuple):
-    """The models that draft for a method, checked but not read."""
+    """The models that draft for a method, checked but not yet read."""
 
     target: ElsewhereDecoder
     encoder: ConditionEncoder
@@ -51,16 +51,16 @@ class LowFiles(NamedTuple):
 
     @classmethod
     def of(cls, pipeline: Pipeline, ratio: int, resampler: str, window: int) -> Self:
-        """Take those of a pipeline that was opened for the device.
+        """Select the drafting models of a pipeline that was opened for the device.
 
         Args:
             pipeline: The models.
-            ratio: Of the two sides.
-            resampler: Which network lies between; see `runtime.resampling.registry.LATENT`.
-            window: Of the smaller target's row fronts.
+            ratio: Ratio of the two side lengths.
+            resampler: Name of the enlarging network; see `runtime.resampling.registry.LATENT`.
+            window: Window of the smaller target's row fronts.
 
         Raises:
-            ValueError: A model is missing, or does not fit.
+            ValueError: A model is missing or does not fit.
         """
         low = pipeline.low.target(ratio)
         if not isinstance(low.decoder, ElsewhereDecoder):
@@ -71,26 +71,26 @@ class LowFiles(NamedTuple):
 
     @property
     def prefix(self) -> int:
-        """Condition positions of the target at most."""
+        """Largest number of condition positions of the smaller target."""
         return max(1, self.target.config.prefix)
 
     def weight_bytes(self) -> int:
-        """Return the bytes that the weights take on the device."""
+        """Return the bytes of the weights on the device."""
         return decoder_bytes(self.target) + 4 * stored_numbers(self.enlarger)
 
     def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, dtype: torch.dtype) -> int:
-        """Return the bytes that drafting takes for a batch; see `draft_bytes`."""
+        """Return the bytes that drafting needs for a batch; see `draft_bytes`."""
         return draft_bytes(batch, rows, target, grid, self.target.config, self.prefix, dtype)
 
     def read(self, rows: int, device: torch.device) -> "LowModels":
-        """Read the weights; EngineError where a file is not what its manifest says."""
+        """Read the weights; EngineError if a file does not match its manifest."""
         target = read_decoder(self.target, device)
         models = DeviceModels(DecoderForward(target, rows), None, self.encoder, device)
         return LowModels(models, read_enlarger(self.enlarger, device), self.target.config.grid, self.prefix)
 
 
 class LowModels(NamedTuple):
-    """The models that draft, on a device."""
+    """The drafting models, on a device."""
 
     models: DeviceModels
     enlarger: Callable[[Tensor], Tensor]
@@ -98,11 +98,11 @@ class LowModels(NamedTuple):
     prefix: int
 
     def draft(self) -> LowDraft:
-        """Return them as a program takes them."""
+        """Return the models in the form that a program takes."""
         return LowDraft(self.models.target, self.enlarger, self.grid, self.prefix)
 
     def embed(self, conditions: list[Condition]) -> EmbeddedBatch:
-        """Return the conditions of a batch, embedded for the smaller target."""
+        """Embed the conditions of a batch for the smaller target."""
         return self.models.embed(conditions)
 
 
@@ -115,13 +115,13 @@ def draft_bytes(
     prefix: int,
     dtype: torch.dtype,
 ) -> int:
-    """Bytes that drafting and verification take beside the repair's own buffers, weights left out.
+    """Return the bytes that drafting and verification need besides the repair's own buffers, without weights.
 
-    rows: of an image, 2 for a guidance pair. prefix: condition positions of the low target at most.
+    rows: per image, 2 for a guidance pair. prefix: largest number of condition positions of the smaller target.
     """
-    fronts = Envelope(min(low.grid) + 1, 0, 1, 1, 1)  # as many rows as a window of 1 opens, and a proxy
+    fronts = Envelope(min(low.grid) + 1, 0, 1, 1, 1)  # the rows that a window of 1 opens, and a proxy
     drafting = needed_bytes(batch, fronts, low.grid.cells, prefix, low, None, rows, dtype)
-    # Of the pass over the whole picture: features twice, and some 12 widths within a layer.
+    # The pass over the whole picture: its features twice, and about 12 widths within a layer.
     features = 14 * rows * batch * grid.cells * target.dim * dtype.itemsize
-    # Logits of the whole picture: of the enlarged draft, then, once these are free, of the target's one or two rows.
+    # Logits of the whole picture: first the enlarged draft's; once these are free, the target's one or two rows.
     return drafting + features + 8 * batch * grid.cells * target.vocab_size

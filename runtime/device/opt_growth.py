@@ -1,4 +1,4 @@
-"""OPT-Tree's growth on the device: as many levels as the envelope has, an image goes on while they add enough."""
+"""OPT-Tree's growth on the device: up to the envelope's levels; an image stops early if a level adds too little."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ from underpaint.runtime.device.state import Envelope, State
 
 
 class OptGrowth:
-    """The best path products so far, level by level; an image whose level added too little expands nothing more."""
+    """Keeps the best path products, level by level. An image whose level added too little expands nothing more."""
 
     lays_out: Final = True
 
@@ -29,7 +29,7 @@ class OptGrowth:
         threshold: float,
         max_nodes: int,
     ) -> None:
-        """max_nodes: expanded in all, see `algos.draft.opt`. The envelope's frontier is its drafted nodes."""
+        """max_nodes: most nodes to expand in all, see `algos.draft.opt`. The envelope's frontier is its draft nodes."""
         batch, envelope, device = state.batch, state.envelope, state.roles.device
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
         self._sampler, self.limits, self._max_nodes = sampler, limits, max_nodes
@@ -55,11 +55,11 @@ class OptGrowth:
         least = torch.tensor([threshold], dtype=torch.float64, device=device)
         self._gains = Gains(reals(batch), least, reals(batch), whole(batch), whole(levels, batch))
         self._scratch = RowScratch.of(batch, width, drafter.config.vocab_size, lanes, device)
-        # An image expands the root, and at most max_nodes in all its levels, whatever the width of one.
+        # An image expands the root, and at most max_nodes nodes in all levels, however wide one level is.
         self._counted_rows = -(-(max_nodes - 1) // max(1, levels - 1))
 
     def begin(self) -> None:
-        """See `Growth`; OPT-Tree carries no state, but a launch that was cut short may have left counts."""
+        """See `Growth`. OPT-Tree has no state, but an aborted launch may have left counters above 0."""
         self._scratch.arrivals.zero_()
         self._listed.counts.zero_()
 
@@ -93,7 +93,7 @@ class OptGrowth:
 
 
 def opt_plan(policy: OptTree, room: Room) -> Plan:
-    """The device form of policy 'opt'."""
+    """Return the device form of policy 'opt'."""
     total = min(policy.total_tokens, room.max_nodes - 1)
     levels = max(1, min(policy.max_depth, total, room.grid.cells - 2))
 

@@ -1,7 +1,7 @@
-"""Who makes the forward passes of the device runtime: torch, or an engine; whether it can, and opening it.
+"""Backends of the device's forward passes, torch or an engine: checking that they work here, and opening them.
 
-The sizes that an engine has to be built for are read off a method's own program, run on tensors without numbers, so
-that no second list can differ from it.
+The sizes that an engine must be built for are read from a method's own program, run on tensors without data, so no
+second list can disagree with it.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from underpaint.runtime.engines.tensorrt_runtime import open_plans
 TORCH: Final = "torch"
 ONNX: Final = "onnx"
 FORWARDS: Final = (TORCH, ONNX, *MODULES)
-"""By the name that a user gives."""
+"""Names of the backends, as a user gives them."""
 
 
 def check_forward(forward: str, device: torch.device) -> None:
-    """EngineError unless forward passes can be made so on this device, and their packages are installed."""
+    """Raise EngineError unless this backend works on the device and its packages are installed."""
     if forward not in FORWARDS:
         raise EngineError(f"--forward: expected one of {', '.join(FORWARDS)}, got {forward!r}")
     if forward == ONNX and device.type != "cpu":
@@ -48,9 +48,9 @@ def check_forward(forward: str, device: torch.device) -> None:
 
 
 def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: int, rows: int) -> list[DecoderPasses]:
-    """The passes that methods make of the target, and of the drafter if there is one, in batches of `batch`.
+    """Return the passes that methods make of the target, and of the drafter if there is one, in batches of `batch`.
 
-    rows: of an image, 2 for a guidance pair. EngineError names a method whose passes have no fixed sizes.
+    rows: per image, 2 for a guidance pair. Raises EngineError for a method whose passes have no fixed sizes.
     """
     target, drafter = folder.configs
     line_token = None if target.eol_id is None else target.vocab_size
@@ -66,7 +66,7 @@ def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: 
 
 
 class _Recorder:
-    """A `DeviceDecoder` that computes nothing and remembers the sizes of its passes."""
+    """A `DeviceDecoder` that computes nothing and records the sizes of its passes."""
 
     def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype) -> None:
         self.config, self.rows, self.dtype, self.places = config, rows, dtype, 0
@@ -92,7 +92,7 @@ class _Recorder:
         return torch.zeros(features.shape[0], count, self.config.vocab_size)
 
     def passes(self) -> DecoderPasses:
-        """Those that were made."""
+        """Return the recorded passes."""
         return DecoderPasses(tuple(sorted(self.layers)), tuple(sorted(self.head)))
 
 
@@ -107,9 +107,9 @@ def passes_of(
     dtype: torch.dtype,
     line_token: int | None = None,
 ) -> tuple[DecoderPasses, DecoderPasses]:
-    """The passes of target and drafter in a method's program, the condition's among them; see `DeviceCycle`.
+    """Return the passes of target and drafter in a method's program, prefill included; see `DeviceCycle`.
 
-    rows: of an image, 2 for a guidance pair.
+    rows: per image, 2 for a guidance pair.
     """
     device = torch.device("cpu")
     with FakeTensorMode(), torch.no_grad():
@@ -130,9 +130,9 @@ def check_engines(
     batch: int,
     rows: int,
 ) -> int:
-    """How many of a folder's decoders run on an engine: the target, and the drafter where a method drafts.
+    """Return how many of a folder's decoders run on an engine: the target, and the drafter if a method drafts.
 
-    EngineError unless the folder holds the engines for batches by these methods; see `passes_of_methods`.
+    Raises EngineError if the folder lacks an engine for batches of these methods; see `passes_of_methods`.
     """
     if forward == TORCH:
         return 0
@@ -159,7 +159,7 @@ def _check_records(decoder: ElsewhereDecoder, passes: DecoderPasses, forward: st
 def open_engines(
     decoders: Sequence[ElsewhereDecoder], forward: str, device: torch.device, batch: int
 ) -> tuple[EngineGraphs, ...]:
-    """The decoders on an engine; none for torch. EngineError where one does not fit this machine or its graph."""
+    """Open the decoders' engines; none for torch. EngineError if one does not fit this machine or its graph."""
     if forward == TORCH:
         return ()
     if forward == ONNX:

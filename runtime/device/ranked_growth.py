@@ -1,4 +1,4 @@
-"""Trees of the drafter's likeliest tokens, ranked: EAGLE-2's, chains, ADT-Tree's and those of a schedule."""
+"""Ranked trees of the drafter's likeliest tokens: EAGLE-2, likeliest chains, ADT-Tree and scheduled trees."""
 
 from collections.abc import Callable
 from math import ceil, floor
@@ -22,10 +22,10 @@ from underpaint.runtime.device.state import Envelope, State
 
 
 class NextDepths(Protocol):
-    """Says, cycle by cycle, how deep, wide and large the next trees are."""
+    """Sets, cycle by cycle, how deep, wide and large the next trees are."""
 
     def begin(self, limits: Limits) -> None:
-        """Start images."""
+        """Set the limits for new images."""
         ...
 
     def observe(self, state: State, limits: Limits) -> None:
@@ -33,12 +33,12 @@ class NextDepths(Protocol):
         ...
 
     def adapting(self, limits: Limits) -> Adapting | None:
-        """What sets them in the launch that lets the images advance."""
+        """Return what the launch that advances images needs to set the limits; None if `observe` sets them."""
         ...
 
 
 class RankedGrowth:
-    """EAGLE-2's tree and its relatives: a level's best candidates are expanded, and the best of all are verified."""
+    """EAGLE-2's tree and its variants: the best candidates of a level are expanded, the best of all are verified."""
 
     lays_out: Final = True
 
@@ -79,7 +79,7 @@ class RankedGrowth:
         self._scratch = RowScratch.of(batch, width, drafter.config.vocab_size, lanes, device)
 
     def begin(self) -> None:
-        self._scratch.arrivals.zero_()  # a launch that was cut short may have left counts
+        self._scratch.arrivals.zero_()  # an aborted launch may have left counts
         if self._depths is not None:
             self._depths.begin(self.limits)
 
@@ -138,7 +138,7 @@ class Adaptation:
         )
 
     def begin(self, limits: Limits) -> None:
-        """Start images: no cell has a tree, and the next tree has the start's depth and width."""
+        """Start images: no cell has a tree yet, and the next tree has the start depth and width."""
         settings, memory = self._settings, self._state
         memory.accepted.fill_(-1.0)
         starts = (settings.start_depth, settings.start_width)
@@ -149,15 +149,15 @@ class Adaptation:
         limits.totals.fill_(settings.total)
 
     def observe(self, state: State, limits: Limits) -> None:
-        """The images have advanced, and the limits with them."""
+        """Do nothing: the limits were set when the images advanced."""
 
     def adapting(self, limits: Limits) -> Adapting:
-        """Its memory and settings."""
+        """Return its memory, its settings and the limits."""
         return Adapting(self._state, self._settings, *limits)
 
 
 class Schedule:
-    """Depths that follow a mean, whatever was accepted; see `algos.draft.scheduled`."""
+    """Depths that follow a given mean, whatever was accepted; see `algos.draft.scheduled`."""
 
     def __init__(self, policy: ScheduledTree, state: State) -> None:
         cells, mean = state.progress.decided.shape[1], policy.mean_depth
@@ -166,35 +166,35 @@ class Schedule:
         self._depths = torch.tensor([depths[0], *depths], dtype=torch.int64, device=state.roles.device)
 
     def begin(self, limits: Limits) -> None:
-        """Start images: the schedule starts over."""
+        """Start images at the beginning of the schedule."""
         limits.depths.copy_(self._depths[:1].expand_as(limits.depths))
 
     def observe(self, state: State, limits: Limits) -> None:
-        """The depths of the cycles to come."""
+        """Set the depths of the next cycles."""
         torch.index_select(self._depths, 0, state.progress.cycles, out=limits.depths)
 
     def adapting(self, limits: Limits) -> None:
-        """Nothing: it follows from the cycles' numbers."""
+        """Return None: the depths follow from the numbers of the cycles."""
 
 
 def eagle2_plan(policy: Eagle2, room: Room) -> Plan:
-    """The device form of policy 'eagle2'."""
+    """Return the device form of policy 'eagle2'."""
     return _plan((policy.depth, policy.top_k, policy.total_tokens), policy.total_tokens, room)
 
 
 def likeliest_chain_plan(policy: LikeliestChain, room: Room) -> Plan:
-    """The device form of policy 'chain_top1'."""
+    """Return the device form of policy 'chain_top1'."""
     return _plan((policy.length, 1, policy.length), policy.length, room)
 
 
 def scheduled_plan(policy: ScheduledTree, room: Room) -> Plan:
-    """The device form of policy 'scheduled'."""
+    """Return the device form of policy 'scheduled'."""
     settings = (ceil(policy.mean_depth), policy.top_k, policy.total_tokens)
     return _plan(settings, policy.total_tokens, room, lambda state: Schedule(policy, state))
 
 
 def adt_plan(policy: AdtTree, room: Room) -> Plan:
-    """The device form of policy 'adt'."""
+    """Return the device form of policy 'adt'."""
     most = policy.total_tokens
     if policy.nodes == "proportional":
         most = ceil(most * policy.max_depth * policy.max_width / (policy.start_depth * policy.start_width))
@@ -205,8 +205,8 @@ def adt_plan(policy: AdtTree, room: Room) -> Plan:
 def _plan(
     settings: tuple[int, int, int], most: int, room: Room, depths: Callable[[State], NextDepths] | None = None
 ) -> Plan:
-    """settings: depth, width and drafted nodes of a tree. most: drafted nodes of the largest tree. depths: what changes
-    the settings from cycle to cycle."""
+    """Plan trees of `settings`: depth, width and draft nodes. `most` is the draft nodes of the largest tree; `depths`
+    changes the settings from cycle to cycle."""
     depth, width, total = settings
     nodes = 1 + min(most, room.max_nodes - 1)
     levels = max(1, min(depth, nodes - 1, room.grid.cells - 2))

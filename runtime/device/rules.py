@@ -1,4 +1,4 @@
-"""Acceptance rules on the device: the form that a rule's spec names, and how such a name is loaded."""
+"""Acceptance rules on the device: the device form that a rule's spec names, and how such a name is loaded."""
 
 import importlib
 from typing import Any
@@ -13,9 +13,9 @@ from underpaint.runtime.device.kernels.walk import Decide, Shape
 
 
 def load_form(reference: str) -> Any:
-    """What `reference`, as "module:name" or "path/of/file.py:name", names; its module is imported on first use.
+    """Load the object that `reference` names, as "module:name" or "path/of/file.py:name".
 
-    Raises ValueError where the module does not hold such a name; what an import raises passes through.
+    The module is imported on first use. Raises ValueError if it has no such name; import errors pass through.
     """
     module, _, name = reference.rpartition(":")
     holder = load_file(module) if module.endswith(".py") else importlib.import_module(module)
@@ -25,9 +25,9 @@ def load_form(reference: str) -> Any:
 
 
 def device_rule(rule: Rule, shape: Shape, device: torch.device) -> Decide:
-    """The launches that decide trees of this shape by `rule`.
+    """Return the launches that decide trees of this shape by `rule`.
 
-    Raises ValueError for a rule without a form on the device, or trees that it does not cover.
+    Raises ValueError if the rule has no device form, or does not cover these trees.
     """
     spec = spec_of(rule)
     if spec is None or spec.device is None:

@@ -27,15 +27,20 @@ ENDINGS: Final = {
 
 
 Watch: TypeAlias = Callable[[list[int]], None]
-"""Is told, at every look, how many cells of each image are decided."""
+"""Callback at every poll: the number of decided cells of each image."""
 
 
 class DecodedImage(NamedTuple):
-    """One image. tokens: [cells] int64, None where it ended with an error; cycles: how many it took.
+    """The result of decoding one image.
 
-    passes: of the drafter, where a policy chooses; None: as many a cycle as the envelope has levels.
-    history [cycles, 3] int64: see `kernels.layout.Progress`. kept_cells, rejected: see `BatchCycle.draft_outcome`; None
-    where no picture is drafted.
+    Attributes:
+        tokens: [cells] int64; None if the image ended with an error.
+        cycles: Number of cycles that the image took.
+        error: Error message, or None.
+        history: [cycles, 3] int64; see `kernels.layout.Progress`.
+        passes: Drafter passes, if a policy chooses them. None means one per level of the envelope in every cycle.
+        kept_cells: See `BatchCycle.draft_outcome`; None if the method drafts no picture.
+        rejected: See `BatchCycle.draft_outcome`; None if the method drafts no picture.
     """
 
     tokens: IntArray | None
@@ -48,7 +53,7 @@ class DecodedImage(NamedTuple):
 
 
 class DeviceRunner:
-    """Decodes up to `batch` images at a time by one method."""
+    """Decodes up to `batch` images at a time with one method."""
 
     def __init__(
         self,
@@ -65,24 +70,24 @@ class DeviceRunner:
         """Allocate the buffers of a batch.
 
         Args:
-            target: The target on the device.
-            drafter: The drafter; None where there is none.
-            method: What to decode by.
-            grid: The image as cells.
-            prefix: Condition positions at most.
-            batch: Images that are drawn together.
-            device: Where the models are.
-            line_token: What `target` embeds behind every line of the picture but the last; None for nothing.
-            low: What drafts, for a method that drafts with a smaller target.
+            target: The target model, on the device.
+            drafter: The drafter; None for a method without one.
+            method: Device form of the decoding method.
+            grid: Grid of the image's cells.
+            prefix: Largest number of condition positions.
+            batch: Number of batch slots.
+            device: Device of the models.
+            line_token: Token that `target` embeds after every line of the picture except the last; None for none.
+            low: The models that draft, for a method that drafts with a smaller target.
 
         Raises:
-            ValueError: The method has no form for these sizes.
-            DeviceError: The device has too little memory free.
+            ValueError: The method does not support these sizes.
+            DeviceError: The device has too little free memory.
         """
         self.batch, self.grid, self._device = batch, grid, device
         layout = method.layout(grid, target.config.vocab_size, line_token, batch)
         drafting = drafter.config if drafter is not None and method.drafts else None
-        images = batch + (batch > 1)  # one more, in which an image begins that takes a free slot
+        images = batch + (batch > 1)  # the extra one starts the images that enter a free slot
         needed = needed_bytes(
             images, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, target.dtype
         )
@@ -92,7 +97,7 @@ class DeviceRunner:
         sizes = BatchSizes(grid, prefix, batch, device, line_token)
         self.cycle = method.cycle(target, drafter, sizes, low)
         self._single: tuple[BatchCycle, SlotCopy] | None = None
-        """Where an image begins that takes a free slot; None where slots are not filled again."""
+        """One-image program in which a new image starts, and the copy into its slot; None if slots are not refilled."""
         if batch > 1 and not self.chooses and len(self.cycle.stages) == 1:
             single = method.cycle(target, drafter, sizes._replace(batch=1), low)
             self._single = single, SlotCopy.between(single, self.cycle, batch)
@@ -111,11 +116,11 @@ class DeviceRunner:
         hidden: Tensor | None = None,
         low: EmbeddedBatch | None = None,
     ) -> None:
-        """Start images; condition [rows * n, P, F] for n <= batch images, the conditional rows first.
+        """Start n <= batch images with condition [rows * n, P, F], the conditional rows first.
 
-        seeds and images name their noise, from 0 to `algos.chance.MOST_SEED`. hidden [rows * n] int64: leading
-        positions that a row does not see. low: the same of the target that drafts, where one does. A short batch is
-        filled up with copies of its last image.
+        `seeds` and `images` are the two halves of the noise keys, from 0 to `algos.chance.MOST_SEED`. `hidden`
+        [rows * n] int64 counts the leading positions that a row does not see. `low` is the condition of the smaller
+        target, if one drafts. Unused slots are filled with copies of the last image.
         """
         count = len(images)
         if not 1 <= count <= self.batch or len(seeds) != count:
@@ -137,9 +142,9 @@ class DeviceRunner:
 
     @torch.no_grad()
     def capture(self) -> None:
-        """Compile every kernel and capture each stage as a CUDA graph; call it after the first `begin`, once.
+        """Compile every kernel and capture each stage as a CUDA graph. Call it once, after the first `begin`.
 
-        What was begun is lost. The programs of a policy that chooses are captured as they come up.
+        The images that were begun are lost. If a policy chooses the programs, they are captured later, when used.
         """
         if self._device.type != "cuda" or self._graphs or self.chooses:
             return
@@ -161,7 +166,7 @@ class DeviceRunner:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One cycle of every image that is not done; nothing is read back but where a policy chooses."""
+        """Run one cycle of every image that is not done. Nothing is read back, unless a policy chooses the programs."""
         chooser, stages = self.cycle.chooser, self.cycle.stages
         if chooser is not None:
             chooser.choose()
@@ -183,7 +188,7 @@ class DeviceRunner:
         return self.cycle.chooser is not None
 
     def _launch(self, program: Program) -> None:
-        """Run the program of a choice: the first time as it is, which compiles it; then it is captured."""
+        """Run the chosen program. On a GPU its first run compiles it, and its second one captures it for replay."""
         if self._device.type != "cuda" or program not in self._chosen:
             self._chosen[program] = None
             self.cycle.launch()
@@ -194,7 +199,7 @@ class DeviceRunner:
         graph.replay()
 
     def finish(self, count: int, poll: int = 8, watch: Watch | None = None) -> list[DecodedImage]:
-        """Go on until the first `count` images are done, looking every `poll` cycles, and read them back."""
+        """Run cycles until the first `count` images are done, polling every `poll` cycles; return these images."""
         ended, cells = self.look()
         while not all(ended):
             if watch is not None:
@@ -204,24 +209,24 @@ class DeviceRunner:
 
     @property
     def refills(self) -> bool:
-        """Whether a slot is filled again while others go on.
+        """Whether a slot can be refilled while other images continue.
 
-        Not where a policy chooses each program, or stages follow each other.
+        False for a batch of one, for a policy that chooses each program, and for a method with several stages.
         """
         return self._single is not None
 
     def decode_all(
         self, arrivals: Iterable[Arrival], poll: int = 8, watch: Watch | None = None
     ) -> Iterator[tuple[int, DecodedImage]]:
-        """Draw any number of images, each of which takes a free slot as soon as there is one; see `ContinuousBatch`.
+        """Draw any number of images, each of which enters a slot as soon as one is free; see `ContinuousBatch`.
 
         Args:
             arrivals: The images, taken as slots become free.
-            poll: Cycles between two looks at what is done, on a GPU.
-            watch: Is told how many cells of each image in a slot are decided.
+            poll: On a GPU, number of cycles between two polls for finished images.
+            watch: Callback: the number of decided cells of each image in a slot.
 
         Yields:
-            The number of the image in the order of its arrival, from 0, and what was drawn, in the order of ending.
+            The image's number in order of arrival, from 0, and its result, in the order in which images end.
         """
         batch, waiting = ContinuousBatch(self), enumerate(arrivals)
         while True:
@@ -235,7 +240,7 @@ class DeviceRunner:
 
     @torch.no_grad()
     def fill(self, slot: int, arrival: Arrival) -> None:
-        """Begin an image in a batch of one, and copy it into a slot; only where `refills`."""
+        """Begin an image in a batch of one, and copy it into a slot. Needs `refills`."""
         assert self._single is not None, "asked for by `refills`"
         single, copy = self._single
         keys = torch.tensor([_signed(arrival.seed), _signed(arrival.image)], dtype=torch.int64, device=self._device)
@@ -244,24 +249,24 @@ class DeviceRunner:
             copy.into(slot)
 
     def end(self, slot: int) -> None:
-        """Give up the image in a slot: it makes no more passes."""
+        """Stop the image in a slot: it makes no more passes."""
         self.cycle.state.verdicts.status[slot] = DONE
 
     def advance(self, poll: int) -> tuple[list[int], list[int]]:
-        """Make `poll` cycles on a GPU, else one, and look; see `look`."""
+        """Run `poll` cycles (one on the CPU, or if a policy chooses each program), then return `look()`."""
         with self.clock:
             for _ in range(poll if self._device.type == "cuda" and not self.chooses else 1):
                 self.step()
         return self.look()
 
     def look(self) -> tuple[list[int], list[int]]:
-        """How each slot's image ended, 0 where it goes on, and its decided cells; waits for the device."""
+        """Return each slot's final status (0 while its image continues) and decided cells. Waits for the device."""
         state = self.cycle.state
         ended, cells = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
         return ended, cells
 
     def read(self, place: int, ended: int) -> DecodedImage:
-        """What became of the image in a slot."""
+        """Return the result of the image in a slot, which ended with status `ended`."""
         progress, chooser, outcome = self.cycle.state.progress, self.cycle.chooser, self.cycle.draft_outcome()
         cycles = int(progress.cycles[place])
         tokens = progress.decided[place].cpu().numpy().copy() if ended == DONE else None
@@ -271,7 +276,7 @@ class DeviceRunner:
         return DecodedImage(tokens, cycles, error, history, passes, kept_cells, rejected)
 
     def progress(self, place: int) -> ImageProgress:
-        """How far the image in a slot is; waits for the device."""
+        """Return how far the image in a slot is. Waits for the device."""
         progress, cycle = self.cycle.state.progress, self.cycle
         cycles = int(progress.cycles[place])
         tokens, history = progress.decided[place].cpu().numpy().copy(), progress.history[place, :cycles].cpu().numpy()
@@ -279,14 +284,14 @@ class DeviceRunner:
 
 
 def _captured(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
-    """pool: of memory, which graphs share: they meet in the state alone, so nothing in it outlives a replay."""
+    """Capture `run` in a CUDA graph. Graphs share the memory `pool`, as only the state passes data between them."""
     graph = torch.cuda.CUDAGraph()
-    # An engine may compile kernels in threads of its own, whose allocations must not void the capture.
+    # An engine may compile kernels in its own threads, whose allocations must not invalidate the capture.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         run()
     return graph
 
 
 def _signed(number: int) -> int:
-    """An unsigned word of 64 bits as the signed one that a tensor holds."""
+    """Convert an unsigned 64-bit number to the signed one that a tensor holds."""
     return number - (1 << 64) if number >> 63 else number

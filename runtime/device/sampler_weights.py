@@ -1,7 +1,7 @@
-"""Token samplers out of a folder of models: the network that enlarges a drafted picture, back in `models.sampler`.
+"""Token samplers from a model folder: the network that enlarges a drafted picture, loaded into `models.sampler`.
 
-Its graph is written by PyTorch's own exporter, which names what it folds (the scales of norms, the turned matrix of the
-output) by number, in the order of the graph; the rest keeps the module's names.
+Its graph is written by PyTorch's own exporter, which numbers folded tensors (the scales of norms, the transposed output
+matrix) in the order of the graph; all other tensors keep the module's names.
 """
 
 import re
@@ -16,7 +16,7 @@ from underpaint.runtime.engines.context import EngineError
 from underpaint.zoo.load import Located
 
 _ROUNDED: Final = ".half"
-"""What names of tensors in half precision end in."""
+"""Ending of the names of half-precision tensors."""
 
 
 def _remedy(located: Located, problem: str) -> EngineError:
@@ -25,7 +25,7 @@ def _remedy(located: Located, problem: str) -> EngineError:
 
 @torch.no_grad()
 def read_enlarger(located: Located, device: torch.device) -> TokenSampler:
-    """The network of an "upsampler" on a device, in float32; EngineError where its weights are not such a network's."""
+    """Read an "upsampler" to a device, in float32; EngineError if its weights are not those of such a network."""
     entry = located.manifest.weights
     if entry is None:
         raise _remedy(located, "its graph has no weights in a file of their own")
@@ -60,7 +60,7 @@ def _config(tensors: dict[str, Tensor]) -> SamplerConfig:
 
 
 def _folded(tensors: dict[str, Tensor], config: SamplerConfig) -> dict[str, Tensor]:
-    """Norms in the order that the network runs them, and the output's matrix."""
+    """Return the norms, in the order in which the network runs them, and the output matrix."""
     scales = sorted(
         (name for name, value in tensors.items() if value.shape == (config.width, 1, 1)),
         key=lambda name: int(re.findall(r"\d+", name)[-1]),

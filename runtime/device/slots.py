@@ -1,8 +1,8 @@
-"""Continuous batching: images enter and leave a running batch, and a slot that is free is filled at once.
+"""Continuous batching: images enter and leave a running batch, and a free slot is refilled at once.
 
-A batch that waits for its slowest image leaves slots idle. Here a new image begins in a batch of one, and what that
-batch holds is copied into the free slot: lengths, caches, noise, and what a policy learned. Captured graphs
-stay as they are, for no buffer moves.
+A batch that waits for its slowest image leaves slots idle. Here a new image starts in a batch of one, whose state is
+then copied into the free slot: lengths, KV caches, noise keys, and what the policy has learned. No buffer moves, so
+captured graphs stay valid.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Arrival(NamedTuple):
-    """An image that is to be drawn.
+    """A request to draw one image.
 
     Attributes:
-        condition: [rows, P, F], the conditional row first.
-        seed: Of its noise, from 0 to `algos.chance.MOST_SEED`.
-        image: The other part of its noise's key.
-        hidden: [rows] int64, leading positions that a row does not see; None for none.
-        low: The condition of the target that drafts, where one does.
+        condition: Embedded condition [rows, P, F], the conditional row first.
+        seed: First half of the noise key, from 0 to `algos.chance.MOST_SEED`.
+        image: Second half of the noise key.
+        hidden: Number of leading positions that each row does not see, [rows] int64; None means 0.
+        low: Condition of the smaller target that drafts, if there is one.
     """
 
     condition: Tensor
@@ -41,19 +41,19 @@ class Arrival(NamedTuple):
 
 
 class ContinuousBatch:
-    """The images in a runner's slots: each enters when a slot is free, and leaves when it ends or is removed.
+    """Images in a runner's batch slots: each enters when a slot is free, and leaves when it ends or is removed.
 
-    The tokens of an image do not depend on what shares its batch, nor on when it came. Where a runner does not fill
-    single slots again (see `DeviceRunner.refills`), images wait until the batch before them has ended.
+    An image's tokens do not depend on the other images in its batch, or on its arrival time. If the runner cannot
+    refill single slots (see `DeviceRunner.refills`), new images wait until the whole batch has ended.
     """
 
     def __init__(self, runner: DeviceRunner, *, begun: bool = False) -> None:
-        """Take the slots of a runner.
+        """Take over the slots of a runner.
 
         Args:
-            runner: What draws. It is used by nothing else until the last image has left.
-            begun: Whether the runner has begun images before. What it holds of them is dropped, and every image enters
-                a slot by itself; else the first ones begin together.
+            runner: Runs the batch. Nothing else may use it until the last image has left.
+            begun: Whether the runner has begun images before. If so, those images are dropped, and every new image
+                enters a slot by itself. If not, the first images begin together.
         """
         self._runner = runner
         self._slots: list[int | None] = [None] * runner.batch
@@ -69,26 +69,26 @@ class ContinuousBatch:
 
     @property
     def room(self) -> int:
-        """How many images can be added."""
+        """Number of images that can be added now."""
         return self._runner.batch - len(self)
 
     @property
     def cells(self) -> dict[int, int]:
-        """By the images' numbers, how many of their cells are decided; images that wait are not among them."""
+        """Number of decided cells of each image in a slot, by image number; waiting images are left out."""
         return self._cells
 
     def add(self, number: int, arrival: Arrival) -> None:
-        """Let an image enter with the next step.
+        """Queue an image, which enters a slot in the next step that has one free.
 
         Args:
-            number: Names the image until it leaves; no other one here may have it.
+            number: Identifies the image until it leaves; must be unique in this batch.
             arrival: The image.
         """
         assert self.room, "ask `room` first"
         self._waiting[number] = arrival
 
     def remove(self, number: int) -> None:
-        """Drop an image: its slot is free at once, and makes no more passes."""
+        """Drop an image. Its slot is free at once, and makes no more passes."""
         self._cells.pop(number, None)
         if self._waiting.pop(number, None) is None:
             slot = self._slots.index(number)
@@ -96,13 +96,13 @@ class ContinuousBatch:
             self._runner.end(slot)
 
     def step(self, poll: int = 8) -> list[tuple[int, DecodedImage]]:
-        """Let images enter, and make cycles of all that are there.
+        """Let waiting images enter free slots, and run cycles of all images in slots.
 
         Args:
-            poll: Cycles before the host looks at what is done, on a GPU.
+            poll: On a GPU, number of cycles before the host checks which images have ended.
 
         Returns:
-            The images that ended, with their numbers; they have left.
+            Numbers and results of the images that ended; they have left the batch.
         """
         runner = self._runner
         ended, cells = runner.look() if self._enter() else runner.advance(poll)
@@ -119,11 +119,11 @@ class ContinuousBatch:
         return done
 
     def progress(self, number: int) -> ImageProgress:
-        """Read how far an image in a slot is; waits for the device."""
+        """Return how far an image in a slot is. Waits for the device."""
         return self._runner.progress(self._slots.index(number))
 
     def _enter(self) -> bool:
-        """Let images that wait enter free slots; whether a whole batch was begun, of which one may have ended."""
+        """Move waiting images into free slots; True if this began a whole batch, of which one may have ended."""
         runner, free = self._runner, [slot for slot, number in enumerate(self._slots) if number is None]
         if not self._waiting or not free:
             return False
@@ -145,14 +145,14 @@ class ContinuousBatch:
 
 
 class ImageProgress(NamedTuple):
-    """How far an image is.
+    """How far one image is.
 
     Attributes:
-        tokens: [cells] int64; those of cells that are not decided mean nothing.
-        decided: [cells] bool.
-        cycles: How many it took so far.
+        tokens: [cells] int64; values of undecided cells are meaningless.
+        decided: [cells] bool, whether each cell is decided.
+        cycles: Number of cycles so far.
         history: [cycles, 3] int64; see `kernels.layout.Progress`.
-        refused: Cells [n] whose drafts were refused; None where no picture is drafted.
+        refused: Cells [n] whose drafts were refused; None if the method drafts no picture.
     """
 
     tokens: IntArray
@@ -163,7 +163,7 @@ class ImageProgress(NamedTuple):
 
 
 def _together(arrivals: Sequence[Arrival]) -> tuple[EmbeddedBatch, EmbeddedBatch | None]:
-    """Conditions as a batch begins with them."""
+    """Join the conditions of images into one padded batch, and those of the smaller target into another."""
     batch = padded_rows([one.condition for one in arrivals], [one.hidden for one in arrivals])
     low = [one.low for one in arrivals if one.low is not None]
     return batch, padded_rows([one.rows for one in low], [one.hidden for one in low]) if low else None
@@ -171,12 +171,12 @@ def _together(arrivals: Sequence[Arrival]) -> tuple[EmbeddedBatch, EmbeddedBatch
 
 @dataclass(frozen=True, slots=True)
 class SlotCopy:
-    """Copies the buffers of a batch of one image into one slot of a larger batch of the same program.
+    """Copies the buffers of a one-image batch into one slot of a larger batch of the same program.
 
     Attributes:
-        pairs: (buffer of one image, buffer of the batch, the axis along which the second holds all images). Along it
-            stand one or more parts after another, each of all images: the conditional rows of all, then the others.
-        batch: Images of the larger batch.
+        pairs: (buffer of one image, buffer of the batch, axis of the images in the second buffer). That axis holds one
+            or more parts, each with all images: first the conditional rows of all images, then the other rows.
+        batch: Number of images in the larger batch.
     """
 
     pairs: tuple[tuple[Tensor, Tensor, int], ...]
@@ -184,10 +184,10 @@ class SlotCopy:
 
     @classmethod
     def between(cls, one: BatchCycle, many: BatchCycle, batch: int) -> SlotCopy:
-        """Find every buffer that differs in size between the program of one image and that of `batch` (2 or more).
+        """Find every buffer that differs in size between the one-image program and that of `batch` images (2 or more).
 
         Raises:
-            ValueError: A buffer does not grow with the batch along an axis.
+            ValueError: No axis of a buffer grows with the batch.
         """
         pairs = list[tuple[Tensor, Tensor, int]]()
         for small, large in _buffers(one, many, set()):
@@ -200,20 +200,20 @@ class SlotCopy:
                     f"image has {tuple(small.shape)}"
                 )
             for axis, counts in enumerate(zip(small.shape, large.shape, strict=True)):
-                if axis != axes[0]:  # caches are rounded up by more positions where their rows are few
+                if axis != axes[0]:  # KV caches with few rows are rounded up by more positions
                     small, large = (part.narrow(axis, 0, min(counts)) for part in (small, large))
             pairs.append((small, large, axes[0]))
         return cls(tuple(pairs), batch)
 
     def into(self, slot: int) -> None:
-        """Copy into slot 0 to batch - 1; nothing is read back."""
+        """Copy the image into slot 0 to batch - 1, without a read-back."""
         for small, large, axis in self.pairs:
             for part in range(small.shape[axis]):
                 large.select(axis, part * self.batch + slot).copy_(small.select(axis, part))
 
 
 def _buffers(one: Any, many: Any, seen: set[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The buffers of two programs of one form, pair by pair; what both share is left out."""
+    """Yield the matching buffers of two programs of the same form; shared buffers are left out."""
     if one is many or id(many) in seen:
         return
     seen.add(id(many))

@@ -1,4 +1,4 @@
-"""What a batch of images is, on the device: every buffer that a cycle reads or writes, at addresses that never move."""
+"""The state of a batch on the device: every buffer that a cycle reads or writes, at addresses that never change."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -19,11 +19,16 @@ ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
 
 
 class Envelope(NamedTuple):
-    """The fixed sizes that every cycle's tree fits into; what an image leaves unused of them is masked.
+    """The fixed sizes that every cycle's tree fits into; masks hide what an image leaves unused.
 
-    nodes: of the tree, the root included. levels: drafter passes. frontier: nodes expanded a level. children: of a
-    node. draft_rows: distributions of the drafter that are kept for the rule, at least 1. wide: in float64, as mixtures
-    of what the models gave have more digits. passes: of the drafter at most, where that is not its levels.
+    Attributes:
+        nodes: Nodes of the tree, root included.
+        levels: Levels of the tree below the root, with one drafter pass each unless `passes` is set.
+        frontier: Largest number of nodes that a level expands.
+        children: Largest number of children of a node.
+        draft_rows: Number of drafter distributions that are kept for the rule, at least 1.
+        wide: Whether these are float64, for mixtures of model outputs, which have more digits.
+        passes: Largest number of drafter passes, if it differs from `levels`.
     """
 
     nodes: int
@@ -36,13 +41,13 @@ class Envelope(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Positions that the drafter holds for one cycle: the tokens it was not fed, then each level's nodes."""
+        """Drafter cache slots that one cycle needs: first for the pending tokens, then for each level's nodes."""
         passes = self.levels if self.passes is None else self.passes
         return max(self.levels + 1, (passes - 1) * self.frontier, 1)
 
 
 class NoiseKeys(NamedTuple):
-    """Where an image's noise is from: `algos.chance.Philox`'s key, [B] int64 each."""
+    """Noise keys of the images, [B] int64 each; see `algos.chance.Philox`."""
 
     seeds: Tensor
     images: Tensor
@@ -50,10 +55,10 @@ class NoiseKeys(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The buffers of a batch of B images. rows of logits and caches: the conditional ones first, then the others.
+    """The buffers of a batch of B images. Logits and caches hold the conditional rows first, then the other rows.
 
-    pending_features [R, L + 1, F]: the target's, of what the drafter was not fed. finite [B, N + D]: of the target's
-    rows and of the drafter's.
+    `pending_features` [R, L + 1, F] are target features of the tokens that the drafter has not been fed.
+    `verdicts.finite` [B, N + D] covers the target's N rows, then the drafter's D rows.
     """
 
     batch: int
@@ -87,11 +92,10 @@ class State:
         lines: int = 0,
         places: tuple[int | None, int | None] = (None, None),
     ) -> Self:
-        """Buffers for `batch` images of `cells` tokens behind at most `prefix` condition positions.
+        """Allocate buffers for `batch` images of `cells` tokens after at most `prefix` condition positions.
 
-        rows: of an image, 2 for a guidance pair. lines: end-of-line tokens of an image, for which the target has twice
-        the slots. places: of the two decoders, see `DeviceDecoder`.
-        Raises ValueError where the envelope is larger than a tree's bits.
+        rows: per image, 2 for a guidance pair. lines: end-of-line tokens per image, which double the target's slots.
+        places: see `DeviceDecoder`, for both decoders. Raises ValueError for more nodes than a tree's mask has bits.
         """
         if envelope.nodes > MOST_NODES:
             raise ValueError(
@@ -171,17 +175,17 @@ class State:
 
     @property
     def layout(self) -> TreePlaces:
-        """Where the images' trees stand."""
+        """Where each image's tree lies: decided cells, and the positions and depths of its nodes."""
         return TreePlaces(self.progress.cells, self.positions, self.depths)
 
 
 def begin_images(
     state: State, target: DeviceDecoder, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None
 ) -> Tensor:
-    """Forget the images before, and take in the conditions of a batch, as `BatchCycle.begin` is given them.
+    """Forget the images before, and prefill the conditions of a batch; for the arguments see `BatchCycle.begin`.
 
     Returns:
-        [R, 1, F]: the target's features behind the conditions, which tell of the first cell.
+        [R, 1, F]: the target's features at the last condition position, which predict the first cell.
     """
     progress, cache, length = state.progress, state.target_cache, condition.shape[1]
     state.noise.seeds.copy_(seeds)
@@ -209,11 +213,10 @@ def needed_bytes(
     rows: int,
     dtype: torch.dtype,
 ) -> int:
-    """Bytes of the buffers of a batch, weights left out; the largest logits of a pass are counted twice.
+    """Return the bytes of a batch's buffers without weights; the largest logits of a pass count twice.
 
-    What a rule leaves of each node's row, in float64, is counted whether the rule keeps it or not.
-
-    See `State.allocate` for the arguments, and for what it raises.
+    The float64 residual of each node's row counts too, whether or not the rule keeps it. See `State.allocate` for the
+    arguments, and for the error that it raises.
     """
     meta = torch.device("meta")
     state = State.allocate(batch, envelope, cells, prefix, target, drafter, rows, dtype, meta)

@@ -1,4 +1,4 @@
-"""Trees of a shape that is settled before anything is drafted: EAGLE-1's, Sequoia's, delayed ones, drawn chains."""
+"""Trees whose shape is fixed before drafting: EAGLE-1's, Sequoia's, delayed trees, and chains of sampled tokens."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ _NO_PLACE: Final = -2
 
 
 def expanded_levels(shape: Shape) -> list[list[int]]:
-    """The places of each level that have children, in their order; [] for the root alone."""
+    """Return the nodes of each level that have children, in order; [] for a tree of only the root."""
     below = children(shape)
     levels, here = list[list[int]](), [0] if below[0] else []
     while here:
@@ -39,7 +39,7 @@ def expanded_levels(shape: Shape) -> list[list[int]]:
 
 
 def static_envelope(shapes: Sequence[Shape], sampled: bool) -> Envelope:
-    """What the trees of all `shapes` fit into."""
+    """Return the envelope that the trees of all `shapes` fit into."""
     widths = level_widths(shapes)
     most = max(len(below) for shape in shapes for below in children(shape))
     widest = max(widths, default=1)
@@ -48,20 +48,20 @@ def static_envelope(shapes: Sequence[Shape], sampled: bool) -> Envelope:
 
 
 def level_widths(shapes: Sequence[Shape]) -> list[int]:
-    """The most nodes that any of `shapes` expands at each level."""
+    """Return the largest number of nodes that any of `shapes` expands at each level."""
     counts = [[len(places) for places in expanded_levels(shape)] for shape in shapes]
     return [max(level) for level in zip_longest(*counts, fillvalue=0)]
 
 
 class StaticGrowth:
-    """Static shapes, filled by draws, or by the likeliest tokens as point proposals."""
+    """Static shapes, filled with sampled tokens, or with the likeliest tokens as point proposals."""
 
     lays_out: Final = True
 
     def __init__(
         self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shapes: Sequence[Shape], drawn: Drawn
     ) -> None:
-        """shapes: of the trees of at most 0, 1, 2, ... levels; the last where there is room for more."""
+        """Build the tables. shapes: those of trees of at most 0, 1, 2, ... levels; the last serves any more levels."""
         sampled, self._repeats = drawn != "top_k", drawn == "iid"
         device, batch, nodes = state.roles.device, state.batch, state.envelope.nodes
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
@@ -96,7 +96,7 @@ class StaticGrowth:
         self.limits = Limits(full, full, full)
 
     def begin(self) -> None:
-        """See `Growth`; a static tree carries no state, but a launch that was cut short may have left counts."""
+        """See `Growth`. A static tree has no state, but an aborted launch may have left counters above 0."""
         for arrivals in (*self._sync, *(tops.arrivals for tops in self._tops or ())):
             arrivals.zero_()
 
@@ -147,9 +147,9 @@ class StaticGrowth:
 
 
 class _Places(NamedTuple):
-    """The places of one shape: those expanded at each level, their numbers of children, the first child of each level.
+    """The nodes of one shape: those expanded at each level, and the children and parents of every node.
 
-    rows: of a place among those of its level; seen: the drafter's slots that it sees, its own among them.
+    rows: index of a node among those of its level. seen: drafter slots that a node sees, its own included.
     """
 
     levels: list[list[int]]
@@ -168,7 +168,7 @@ class _Places(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """One level of all shapes, what the drafter is fed there, how many rows, and the first slot and distribution."""
+    """One level of all shapes: tables, drafter inputs, number of rows, first drafter slot and first distribution."""
 
     shapes: ShapeLevel
     rows: LevelRows
@@ -178,7 +178,7 @@ class _Level(NamedTuple):
 
 
 def _level_of(shapes: Sequence[_Places], number: int, width: int, words: int, device: torch.device) -> ShapeLevel:
-    """The tables of a level, padded with rows that are not used."""
+    """Return the tables of a level, padded with unused rows."""
     here = [shape.levels[number] if number < len(shape.levels) else [] for shape in shapes]
     rest = [[0] * (width - len(places)) for places in here]
 
@@ -205,7 +205,7 @@ def _level_of(shapes: Sequence[_Places], number: int, width: int, words: int, de
 
 
 class _Tops(NamedTuple):
-    """A level's distributions [B, F, V], the likeliest tokens of their tiles, and a count of programs [B]."""
+    """A level's distributions [B, F, V], the likeliest tokens of their tiles, and counters of programs [B]."""
 
     probs: Tensor
     packed: Tensor
@@ -220,13 +220,13 @@ class _Tops(NamedTuple):
 
 
 def chain_plan(policy: Chain, room: Room) -> Plan:
-    """The device form of policy 'chain'."""
+    """Return the device form of policy 'chain'."""
     length = min(policy.length, room.max_nodes - 1)
     return _plan(partial(within, chain_shape(length)), length, room)
 
 
 def widths_plan(policy: Eagle1 | StaticTopK, room: Room) -> Plan:
-    """The device form of policies 'eagle1' and 'static_top_k'."""
+    """Return the device form of policies 'eagle1' and 'static_top_k'."""
     shape = ranked_shape(tuple(policy.widths))
     if len(shape) > room.max_nodes:
         raise ValueError(
@@ -237,17 +237,17 @@ def widths_plan(policy: Eagle1 | StaticTopK, room: Room) -> Plan:
 
 
 def sequoia_plan(policy: Sequoia, room: Room) -> Plan:
-    """The device form of policies 'sequoia' and 'sequoia_top_k'."""
+    """Return the device form of policies 'sequoia' and 'sequoia_top_k'."""
     return _plan(policy.shape_within, min(policy.max_depth, room.max_nodes - 1), room)
 
 
 def delayed_plan(policy: DelayedTree, room: Room) -> Plan:
-    """The device form of policy 'delayed'."""
+    """Return the device form of policy 'delayed'."""
     return _plan(policy.shape_within, min(policy.trunk + policy.branch, room.max_nodes - 1), room)
 
 
 def _plan(shape_of: Callable[[Budget], Shape], depth: int, room: Room) -> Plan:
-    """Of static shapes of at most `depth` levels: one for each number of levels that there may be room for."""
+    """Plan static shapes of at most `depth` levels: one for each number of levels that may fit."""
     deepest = max(0, min(depth, room.grid.cells - 2))
     shapes = [shape_of(Budget(levels, room.max_nodes)) for levels in range(deepest + 1)]
     while len(shapes) > 1 and shapes[-1] == shapes[-2]:

@@ -1,7 +1,7 @@
-"""Draft only where it pays: a lossless method and plain autoregression are timed, and the faster one draws on.
+"""Drafting only where it pays: time a lossless method and plain autoregression, then draw with the faster one.
 
-In a batch of many images arithmetic limits a target pass, so drafted positions cost time. From which batch size on they
-cost more than they save depends on GPU, model and method (arXiv 2406.14066).
+In a batch of many images arithmetic limits a target pass, so draft tokens cost time. The batch size at which they cost
+more than they save depends on GPU, model and method (arXiv 2406.14066).
 """
 
 from collections.abc import Callable, Iterator, Sequence

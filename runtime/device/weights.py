@@ -1,7 +1,7 @@
-"""Decoders out of a folder of models: the weights beside an exported graph, back in a `models.decoder.Decoder`.
+"""Decoders from a model folder: the weights next to an exported graph, loaded into a `models.decoder.Decoder`.
 
-The export turns matrices, joins tables and may store 8 bits (`export.decoder_weights`); this turns them back. Options
-that weights do not tell stand in the manifest's settings.
+The export transposes matrices, joins tables and may store 8-bit values (`export.decoder_weights`); this module reverses
+that. Options that weights do not show are in the manifest's settings.
 """
 
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ _STORED: Final = {
     "I64": torch.int64,
 }
 _ZERO: Final = 128
-"""What stands for 0 in a matrix of 8 bits."""
+"""Value that stands for 0 in an 8-bit matrix."""
 _MATRICES: Final = ("qkv", "out", "gate_up", "down")
 _SCALES: Final = ("q_scale", "q_shift", "k_scale", "k_shift")
 
 
 class StoredWeights:
-    """A safetensors file, read tensor by tensor from a map of it. Raises EngineError where it is none."""
+    """A safetensors file, memory-mapped and read tensor by tensor. Raises EngineError for any other file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,31 +53,31 @@ class StoredWeights:
         return name in self._entries
 
     def names(self) -> tuple[str, ...]:
-        """The tensors, scales and padding left out."""
+        """Return the names of the tensors, without scales and padding."""
         return tuple(name for name in self._entries if not name.endswith(".scale") and not name.startswith("_pad_"))
 
     def numbers(self) -> int:
-        """How many numbers it holds, scales and padding left out."""
+        """Return how many numbers the file holds, without scales and padding."""
         return sum(prod(self._entries[name]["shape"]) for name in self.names())
 
     def place(self, name: str) -> tuple[int, int] | None:
-        """Where a tensor's bytes begin in the file, and how many they are; None where it is stored in 8 bits."""
+        """Return the offset and number of a tensor's bytes in the file; None if it is stored in 8 bits."""
         first, last = (self._start + place for place in self._entries[name]["data_offsets"])
         return None if self._entries[name]["dtype"] in ("U8", "I8") else (first, last - first)
 
     def in_blocks(self, name: str) -> bool:
-        """Whether a matrix is stored in blocks of 8 bits, the last of which may be padded."""
+        """Whether a matrix is stored in 8-bit blocks, the last of which may be padded."""
         return bool(self._entries[name]["dtype"] == "U8")
 
     def shape(self, name: str, config: DecoderConfig) -> tuple[int, ...]:
-        """The shape of a tensor as graphs multiply by it."""
+        """Return the shape of a tensor as graphs use it in products."""
         shape = tuple(self._entries[name]["shape"])
         return (matrix_depths(config)[name.rsplit(".")[-1]], shape[0]) if self.in_blocks(name) else shape
 
     def on_device(
         self, types: Mapping[str, torch.dtype], config: DecoderConfig, device: torch.device
     ) -> dict[str, Tensor]:
-        """Those tensors that `types` names, in the types that it says, as an engine is bound to them."""
+        """Return the tensors that `types` names, in those types, in buffers that an engine can be bound to."""
         tensors = {}
         for name in self.names():
             if name in types:
@@ -87,9 +87,9 @@ class StoredWeights:
         return tensors
 
     def embeddings(self, config: DecoderConfig, device: torch.device) -> Tensor:
-        """[V + conditions, D], in the decoder's precision: what codes and the ids behind them are embedded as.
+        """Return the embeddings [V + conditions, D] of codes and the ids after them, in the decoder's precision.
 
-        Of a drafter, what its input layer makes of a code.
+        For a drafter, each row is a code's embedding after the embedding part of the input layer.
         """
         table = self["embedding"]
         if "fc_embedding" in self:
@@ -106,7 +106,7 @@ class StoredWeights:
         return torch.from_numpy(self._bytes[first:last]).view(_STORED[entry["dtype"]]).reshape(entry["shape"])
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor; of 8 bits, what they stand for, as the matrix [K, N] that was stored, K up to a whole block."""
+        """Return a tensor; 8-bit values become the numbers of the stored matrix [K, N], with K up to a whole block."""
         tensor = self._raw(name)
         if tensor.dtype == torch.int8:
             return torch.from_numpy(ScaledRows(tensor.numpy(), self._raw(name + SCALE).numpy()).widened())
@@ -119,16 +119,16 @@ class StoredWeights:
 
 
 def embed_ids(table: Tensor, codes: int, tokens: Tensor, outside: Tensor | None) -> Tensor:
-    """Embed ids of codes and, behind the `codes` of these, of a condition.
+    """Embed ids of codes, and of a condition's rows, whose ids follow those of the codes.
 
     Args:
-        table: [V + conditions, D], see `StoredWeights.embeddings`.
-        codes: V.
-        tokens: [R, T] int64.
-        outside: [C, D], rows of the condition where it comes from outside; None where the table has them.
+        table: Embeddings [V + conditions, D], see `StoredWeights.embeddings`.
+        codes: Number of codes, V.
+        tokens: Ids [R, T] int64.
+        outside: Rows [C, D] of a condition from outside the model; None if the table has them.
 
     Returns:
-        [R, T, D].
+        Embeddings [R, T, D].
     """
     if outside is None:
         return table[tokens]
@@ -138,9 +138,9 @@ def embed_ids(table: Tensor, codes: int, tokens: Tensor, outside: Tensor | None)
 
 @torch.no_grad()
 def read_decoder(decoder: ElsewhereDecoder, device: torch.device) -> Decoder:
-    """The decoder of a folder on a device, in its manifest's precision; EngineError where something is missing."""
+    """Read a folder's decoder to a device, in its manifest's precision; EngineError if something is missing."""
     name, stored = decoder.located.manifest.name, stored_weights(decoder.located)
-    # A drafter's bias is in its embeddings, as the export writes them.
+    # The export adds a drafter's bias to its embeddings.
     config = replace(decoder.config, fc_bias=False)
     with torch.device("meta"):
         model = Decoder(config)
@@ -154,7 +154,7 @@ def read_decoder(decoder: ElsewhereDecoder, device: torch.device) -> Decoder:
 
 
 def load_state(model: Module, state: Mapping[str, Tensor]) -> None:
-    """Give a module on the meta device its parameters; ValueError where one is missing, or of another shape."""
+    """Load the parameters of a module on the meta device; ValueError if one is missing or has another shape."""
     for name, value in model.state_dict().items():
         if name not in state or state[name].shape != value.shape:
             got = list(state[name].shape) if name in state else "nothing"
@@ -163,7 +163,7 @@ def load_state(model: Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _state(stored: StoredWeights, config: DecoderConfig) -> dict[str, Tensor]:
-    """Parameters by the names of `models.decoder.Decoder`."""
+    """Return the parameters by their names in `models.decoder.Decoder`."""
     codes = stored["embedding"][: config.vocab_size]
     state = {"codes.weight": codes, "head.weight": stored["head"][: config.dim].t().contiguous()}
     if config.condition == "table":
@@ -174,7 +174,7 @@ def _state(stored: StoredWeights, config: DecoderConfig) -> dict[str, Tensor]:
     if config.rope == "none":
         state["positions.weight"] = stored["positions"]
     if config.drafter:
-        # Where the graph holds what the input layer makes of embeddings, the rest of that layer is the identity.
+        # If the graph stores embeddings after the input layer, the embedding part of that layer is the identity.
         feature = stored["fc_feature"]
         embedding = stored["fc_embedding"] if "fc_embedding" in stored else torch.eye(config.dim)
         state["fc.weight"] = torch.cat([feature.float(), embedding.float()]).t().contiguous()
@@ -192,7 +192,7 @@ def _layer(stored: StoredWeights, config: DecoderConfig, place: int) -> dict[str
         state["attention_norm.weight"] = stored[here + "attention_norm"]
     if config.qkv_bias:
         state["qkv.bias"] = stored[here + "qkv_bias"]
-    if config.rope == "none":  # there the export scales the queries' rows
+    if config.rope == "none":  # the export of such models scales the queries' rows
         for part in ("qkv.weight", "qkv.bias")[: 1 + config.qkv_bias]:
             state[part] = state[part].float()
             state[part][: config.heads * config.head_dim] *= config.head_dim**0.5
@@ -202,7 +202,7 @@ def _layer(stored: StoredWeights, config: DecoderConfig, place: int) -> dict[str
 
 
 def matrix_depths(config: DecoderConfig) -> dict[str, int]:
-    """Rows of each stored matrix by the last part of its name: what is stored in blocks may have more."""
+    """Return the rows of each stored matrix, by the last part of its name; storage in blocks may add more rows."""
     return {
         "qkv": config.dim,
         "out": config.heads * config.head_dim,
@@ -213,7 +213,7 @@ def matrix_depths(config: DecoderConfig) -> dict[str, int]:
 
 
 def stored_weights(located: Located) -> StoredWeights:
-    """The weights of a model; EngineError where it has none in a file of their own."""
+    """Open the weights of a model; EngineError if they are not in a file of their own."""
     entry = located.manifest.weights
     if entry is None:
         raise EngineError(
@@ -223,5 +223,5 @@ def stored_weights(located: Located) -> StoredWeights:
 
 
 def stored_numbers(located: Located) -> int:
-    """How many numbers the weights of a model are, scales left out."""
+    """Return how many numbers the weights of a model hold, without scales."""
     return 0 if located.manifest.weights is None else stored_weights(located).numbers()
