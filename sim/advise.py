@@ -1,7 +1,7 @@
-"""Which method is fastest for a trace on a machine within a bound on bias, and what would change the answer.
+"""Find the fastest method for a trace on a machine within a bound on bias, and what would change the answer.
 
-A coarse sweep finds candidates. The fastest of each policy are then simulated again with other noise, so that the
-answer's interval is not of the luck that it was chosen by. Prices change without a new simulation.
+A coarse sweep finds candidates. The fastest candidate of each policy is then simulated again with other noise, so that
+its interval has no selection bias. Changed prices need no new simulation.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ _VARY: Final[Mapping[str, tuple[Any, ...]]] = {
     "policy.total_tokens": (15, 59),
 }
 _POOLED: Final = 100
-"""Nearest codes that a relaxed rule pools, where the model has as many."""
+"""Number of nearest codes that a relaxed rule pools, if the model has as many."""
 _SCREEN_IMAGES: Final = 32
 _DECODINGS: Final = {True: 128, False: 16}
-"""Decodings of a finalist in all, at least, by whether many images run in lockstep."""
+"""Smallest total number of decodings of a finalist, by whether many images run in lockstep."""
 _GAP: Final = 0.2
-"""By how much of its distance to the target, or to knowing nothing, the drafter is moved."""
+"""Share by which the drafter's distributions are moved towards the target's, or towards the uniform distribution."""
 _FACTORS: Final = 2.0 ** (np.arange(1, 17) / 4.0)
-"""Factors that the bandwidth is multiplied and divided by, up to 16."""
+"""Factors up to 16 by which the bandwidth is multiplied or divided."""
 _EXTRA: Final = 2.0 ** (np.arange(-28, 9) / 4.0)
-"""Host ms that a cycle takes more, in plain steps: from a hundredth to four."""
+"""Additional host time per cycle, in plain steps: from a hundredth to four."""
 
 
 def screening_plan(trace: str, model: TableModel, machine: str, bias: float, precision: float, seed: int) -> SweepPlan:
-    """The coarse sweep for a trace.
+    """Plan the coarse sweep for a trace.
 
     Args:
-        trace: Its path.
-        model: The trace, replayed.
-        machine: As `simulate sweep --machines` takes it.
-        bias: The largest total variation of the next token's distribution; 0 asks for lossless rules only.
-        precision: Half the 95 % interval of each speed-up, as a share of it.
-        seed: Of the noise.
+        trace: Path of the trace.
+        model: The replayed trace.
+        machine: A machine, as for `simulate sweep --machines`.
+        bias: The largest total variation of the next token's distribution; 0 allows only lossless rules.
+        precision: Half the 95 % interval of each speed-up, as a share of the speed-up.
+        seed: Seed of the noise.
 
     Returns:
-        A plan of one model and one machine.
+        A plan with one model and one machine.
     """
     vary, rules = dict(_VARY), LOSSLESS
     if bias > 0.0 and model.codebook.shape[1]:
@@ -78,17 +78,17 @@ def screening_plan(trace: str, model: TableModel, machine: str, bias: float, pre
 
 
 class MethodOption(NamedTuple):
-    """What may be chosen, and what happened in I images of it.
+    """A candidate method and its statistics over I images.
 
     Attributes:
-        name: Policy and rule, or the chain's length.
-        settings: As JSON holds them.
+        name: Policy and rule, or the length of the chain.
+        settings: Settings as plain JSON values.
         token_bias: Total variation of the next token's distribution; 0 is lossless.
-        tokens_per_cycle: As `sim.report.statistics` counts them.
-        tokens: [I] tokens drawn.
-        cycles: [I] cycles with a draft.
-        ms: [I] ms at given prices.
-        job: Its simulation; None where it comes from an acceptance log.
+        tokens_per_cycle: Mean tokens per cycle, see `sim.report.statistics`.
+        tokens: [I] number of drawn tokens.
+        cycles: [I] number of cycles with a draft.
+        ms: Maps prices to [I] ms.
+        job: The simulation; None if the method comes from an acceptance log.
     """
 
     name: str
@@ -101,12 +101,12 @@ class MethodOption(NamedTuple):
     job: Job | None = None
 
     def speedup(self, prices: RunTimes, extra_ms: float = 0.0) -> Estimate:
-        """Speed-up over plain decoding; extra_ms: what each cycle takes more on the host."""
+        """The speed-up over plain decoding. extra_ms: additional host time per cycle."""
         return ratio(self.tokens * prices.plain_ms, self.ms(prices) + extra_ms * self.cycles)
 
 
 class Change(NamedTuple):
-    """What a change does: the answer's speed-up after it, and what would be fastest then."""
+    """A changed condition, the answer's speed-up under it, and the method that would be fastest then."""
 
     what: str
     change: str
@@ -116,7 +116,7 @@ class Change(NamedTuple):
 
 
 def finalists(lines: Sequence[Mapping[str, Any]], machine: str, bias: float) -> list[Job]:
-    """The fastest job of each policy within the bound on bias, the fastest first, at most `FINALISTS`."""
+    """The fastest job of each policy within the bound on bias, sorted by speed-up, at most `FINALISTS` jobs."""
     best: dict[str, Mapping[str, Any]] = {}
     for line in sorted(lines, key=lambda line: -float(line["speedup"][machine][0])):
         if line["token_bias"] is not None and line["token_bias"] <= bias:
@@ -125,7 +125,7 @@ def finalists(lines: Sequence[Mapping[str, Any]], machine: str, bias: float) -> 
 
 
 def simulated(model: TableModel, job: Job, token_bias: float, seed: int, chains: bool = False) -> MethodOption:
-    """Decode every recorded image of the model several times; intervals are over images, not over decodings."""
+    """Decode every recorded image of the model several times. Intervals are over images, not over decodings."""
     scheme = scheme_of(model, job)
     runs = _decoded(model, scheme, seed, chains)
     settings = json.loads(job.policy_settings) | json.loads(job.rule_settings)
@@ -149,13 +149,13 @@ def _decoded(model: TableModel, scheme: Scheme, seed: int, chains: bool) -> Runs
 
 
 def chains_of(log: AcceptanceLog) -> list[MethodOption]:
-    """Chains of every length up to the log's, as its drafts cut to that length would have done."""
+    """Candidate chains of every length up to the log's, from its drafts cut to that length."""
     reached = np.stack([log.reached(position) for position in range(1, log.positions + 1)], axis=1)
     return _chains(log.steps, reached)
 
 
 def _chains(steps: IntArray, reached: IntArray | FloatArray) -> list[MethodOption]:
-    """steps: [R] verifications of each request. reached: [R, K], those that kept so many drafted tokens or more."""
+    """steps: [R] verifications per request. reached: [R, K], those that accepted at least 1 to K draft tokens."""
     found = []
     for length in range(1, reached.shape[1] + 1):
         tokens = steps + reached[:, :length].sum(axis=1)
@@ -176,13 +176,13 @@ def _chain_ms(steps: IntArray, length: int) -> Callable[[RunTimes], FloatArray]:
 
 
 def fastest(candidates: Sequence[MethodOption], prices: RunTimes, extra_ms: float = 0.0) -> tuple[str, float]:
-    """The name and the speed-up of the fastest candidate, or of plain decoding where none is faster."""
+    """The name and the speed-up of the fastest candidate, or of plain decoding if none is faster."""
     best = max(((one.speedup(prices, extra_ms).mean, one.name) for one in candidates), default=(0.0, ""))
     return (PLAIN, 1.0) if best[0] <= 1.0 else (best[1], best[0])
 
 
 def price_changes(candidates: Sequence[MethodOption], answer: MethodOption, prices: RunTimes) -> Iterator[Change]:
-    """Half and twice the bandwidth, more time on the host, and the nearest of each that gives another answer."""
+    """Yield changes of price: half and twice the bandwidth, more host time, and the smallest that change the answer."""
     plain = prices.plain_ms
     name = fastest(candidates, prices)[0]
 
@@ -209,7 +209,7 @@ def price_changes(candidates: Sequence[MethodOption], answer: MethodOption, pric
 def drafter_changes(
     trace: Trace, candidates: Sequence[MethodOption], answer: MethodOption, prices: RunTimes, seed: int
 ) -> Iterator[Change]:
-    """A drafter that is a fifth nearer to the target, and one that is a fifth nearer to knowing nothing."""
+    """Yield two changed drafters: one a fifth nearer to the target, one a fifth nearer to the uniform distribution."""
     for told, towards_target in (("better", True), ("worse", False)):
         other, kept = with_drafter(trace, _GAP, towards_target)
         model = replay(other)
@@ -223,13 +223,13 @@ def drafter_changes(
 
 
 def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trace, float]:
-    """A trace with another drafter, and its mean overlap 1 - TV with the target right after the root.
+    """Change a trace's drafter; return the new trace, and its mean overlap 1 - TV with the target right after the root.
 
     Args:
-        trace: With a drafter.
-        share: What is taken from each of the drafter's distributions.
-        towards_target: Whether that goes to the target's distribution: its total variation from the target shrinks by
-            exactly this share. Otherwise it is spread evenly over all codes.
+        trace: A trace with a drafter.
+        share: Share of each of the drafter's distributions to replace.
+        towards_target: Whether the target's distribution replaces it; then the total variation from the target shrinks
+            by exactly this share. Otherwise the uniform distribution replaces it.
     """
     tokens, probs = trace.draft_tokens.copy(), trace.draft_probs.copy()
     images, depths, _, kept = probs.shape
@@ -247,7 +247,7 @@ def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trac
 
 
 def chain_changes(log: AcceptanceLog, answer: MethodOption, prices: RunTimes) -> Iterator[Change]:
-    """The same for an acceptance log: a fifth fewer rejections at every position, and a fifth fewer acceptances."""
+    """Yield the same changes for an acceptance log: a fifth fewer rejections, or acceptances, at every position."""
     shares = [log.acceptance(position).mean for position in range(1, log.positions + 1)]
     for told, moved in (
         ("better", [share + _GAP * (1.0 - share) for share in shares]),

@@ -1,4 +1,4 @@
-"""Decoding runs in a table model: the decoding loop itself, or many images in lockstep with the same statistics."""
+"""Decode images of a table model, with the decoding loop or with many images in lockstep, for the same statistics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ from underpaint.sim.report.statistics import Runs
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 MOST_NODES = 128
-"""Nodes of the largest tree, its root included."""
+"""Number of nodes of the largest tree, including its root."""
 _MOST_TOGETHER = 1 << 25
-"""Numbers in one array of a lockstep batch, about."""
+"""Approximate largest number of elements in an array of a lockstep batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scheme:
-    """A tree policy and an acceptance rule that fit each other, ready to decode in one model."""
+    """A tree policy and an acceptance rule that fit each other, built for one model."""
 
     policy_name: str
     rule_name: str
@@ -42,7 +42,7 @@ class Scheme:
 
     @property
     def vectorised(self) -> bool:
-        """Whether many images can run in lockstep; else the decoding loop has to do."""
+        """Whether many images can run in lockstep; otherwise only the decoding loop works."""
         return self.batched_policy is not None and self.batched_rule is not None
 
 
@@ -53,9 +53,9 @@ def make_scheme(
     policy_settings: Mapping[str, Any] | None = None,
     rule_settings: Mapping[str, Any] | None = None,
 ) -> Scheme:
-    """A policy and a rule by name. `neighbours` and `codebook` come from the model.
+    """Build a policy and a rule by name. The model provides `neighbours` and `codebook`.
 
-    Raises ValueError on an unknown name or setting, and where the two do not fit.
+    Raises ValueError on an unknown name or setting, if the two do not fit, and if the model has no drafter or codebook.
     """
     rule_spec, policy_spec = RULES[rule], POLICIES[policy]
     check_fits(rule_spec, policy_spec)
@@ -69,7 +69,7 @@ def make_scheme(
     made_policy = build(policy_spec.make, shape, f"policy '{policy}'")
     batched_policy = policy_spec.batched(made_policy)
     if batched_policy is not None and batched_policy.deepest >= model.grid.width:
-        batched_policy = None  # a tree that reaches the row below reads its own tokens as the upper ones
+        batched_policy = None  # in a tree that reaches the next row, upper tokens can be the tree's own
     if batched_policy is not None and batched_policy.most_nodes > MOST_NODES:
         batched_policy = None
     batched_rule = rule_spec.batched(made_rule, policy_spec.drawn)
@@ -78,7 +78,7 @@ def make_scheme(
 
 
 def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule:
-    """A rule by name; `neighbours` and `codebook` come from the model. ValueError on an unknown name or setting."""
+    """Build a rule; the model provides `neighbours` and `codebook`. ValueError on an unknown name or setting."""
     spec, given = RULES[rule], dict(settings)
     if (spec.codebook or spec.embeddings) and not model.codebook.shape[1]:
         raise ValueError(
@@ -94,7 +94,7 @@ def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule
 
 @lru_cache(maxsize=4)
 def _near_codes(model: TableModel) -> IntArray:
-    """[V, k]: seconds of work for thousands of codes, and the same for every job of a sweep."""
+    """[V, k] nearest codes, cached: they take seconds for thousands of codes, and all jobs of a sweep share them."""
     return nearest_codes(model.codebook, table_columns(model.vocab_size))
 
 
@@ -107,10 +107,8 @@ def run_loop(
     max_nodes: int = MOST_NODES,
     chains: bool = False,
 ) -> Runs:
-    """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes.
-
-    chains: whether the drafter drafts a chain of its likeliest tokens in one call.
-    """
+    """Decode `images` images from number `first_image` on with the decoding loop, and trees of up to `max_nodes` nodes.
+    chains: whether the drafter drafts a chain of its likeliest tokens in one call."""
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     runs = Runs.zeros(model.grid.cells, images, MOST_NODES)
@@ -129,7 +127,7 @@ def run_loop(
 
 
 class Lockstep(NamedTuple):
-    """Runs side by side. canvas: [images, cells], what was drawn; images: [images], which of the pool they are."""
+    """Images decoded in lockstep. canvas: [images, cells], their tokens. images: [images], their pool indices."""
 
     runs: Runs
     canvas: IntArray
@@ -137,7 +135,7 @@ class Lockstep(NamedTuple):
 
 
 def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -> Lockstep:
-    """Draw images first_image.. side by side, one token a target pass: in every model, whatever its grid."""
+    """Draw images in lockstep by plain autoregression, one token per target pass; works with any model and grid."""
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     tables, cells = lookups(model, 1), model.grid.cells
@@ -156,12 +154,12 @@ def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -
 
 
 def lockstep_block(model: TableModel) -> int:
-    """Images that go in lockstep best: with more, arrays leave the processor's caches, or memory."""
+    """The best number of images in lockstep: with more, arrays exceed the processor's caches, or memory."""
     return int(np.clip(_MOST_TOGETHER // max(model.vocab_size, model.grid.cells), 1024, 4096))
 
 
 def working_bytes(model: TableModel, scheme: Scheme) -> int:
-    """Bytes that a process takes at most, about, to draw images of a scheme."""
+    """Approximate largest memory, in bytes, that a process needs to draw images with a scheme."""
     if not scheme.vectorised or scheme.batched_policy is None:
         return model.nbytes
     rows, vocab_size, depths = *model.target.shape, len(model.draft)
@@ -176,10 +174,8 @@ def working_bytes(model: TableModel, scheme: Scheme) -> int:
 def run_lockstep(
     model: TableModel, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
 ) -> Lockstep:
-    """Decode images first_image.. side by side: the same distributions as `run_loop`, other noise; `chains` as there.
-
-    Raises ValueError where the scheme has no vectorised form (see `Scheme.vectorised`).
-    """
+    """Decode images in lockstep, with the same distributions as `run_loop` but other noise. chains: see `run_loop`.
+    Raises ValueError if the scheme has no vectorised form (see `Scheme.vectorised`)."""
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     if scheme.batched_policy is None or scheme.batched_rule is None:

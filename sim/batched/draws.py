@@ -1,5 +1,4 @@
-"""Draws from many distributions at once: the place in the cumulated distributions is looked up, and searched for only
-near a step."""
+"""Draw from many distributions at once, by a lookup table and a search only near steps of cumulated distributions."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +9,14 @@ from underpaint.algos.batched.sparse_table import MOST_AT_ONCE, SparseTable, Tab
 _BELOW_ONE = 1.0 - 1e-9
 _CELLS_PER_TOKEN = 4
 MOST_LOOKED_UP = 2**19
-"""Entries of the distributions at most; with more, a table would take longer to make than it saves."""
+"""Most entries of distributions with a lookup table; for more, building the table takes longer than it saves."""
 
 
 class Draws:
-    """[R, V] distributions made ready for draws.
+    """[R, V] distributions prepared for draws.
 
-    The cumulated distributions stand behind each other, row r from r to r + 1, and are cut into even cells. A uniform
-    number in a cell where no step is needs no search: all such numbers give one token. Those of a sparse table are made
-    when they are drawn from.
+    The cumulated distributions are concatenated, row r from r to r + 1, and cut into equal cells. All uniforms in a
+    cell without a step give the same token, so they need no search. A sparse table's rows are cumulated for each draw.
     """
 
     def __init__(self, distributions: Table) -> None:
@@ -28,12 +26,12 @@ class Draws:
         if isinstance(distributions, SparseTable):
             return
         self._steps = _steps(distributions, np.arange(rows)).reshape(-1)
-        # Cells of a row: a power of two, so that a number's cell is exact.
+        # The number of cells per row is a power of two, so that the cell of a uniform is exact.
         self._cells = 1 << (_CELLS_PER_TOKEN * self._vocab_size).bit_length() - 1
         self._token = self._tokens_of_cells(rows) if distributions.size <= MOST_LOOKED_UP else None
 
     def _tokens_of_cells(self, rows: int) -> NDArray[np.int32]:
-        """[R * cells + 1] the token that each cell gives, -1 where a step is within; int32, to stay in the cache."""
+        """[R * cells + 1] the token of each cell, or -1 if it contains a step; int32, to fit into the cache."""
         within = (self._steps * self._cells).astype(np.int64)
         gaps = np.diff(within, prepend=0, append=rows * self._cells + 1)
         next_token = np.append(np.tile(np.arange(self._vocab_size, dtype=np.int32), rows), np.int32(-1))
@@ -42,11 +40,7 @@ class Draws:
         return tokens
 
     def __call__(self, rows: IntArray, uniforms: FloatArray) -> IntArray:
-        """One token from the distribution of each of `rows`, for each of `uniforms` in [0, 1); its probability is never
-        0.
-
-        Both broadcast against each other.
-        """
+        """Draw tokens of positive probability from `rows` with `uniforms` in [0, 1); both broadcast."""
         at: FloatArray = np.minimum(uniforms, _BELOW_ONE) + rows
         if self._sparse is not None:
             return self._searched_rows(self._sparse, np.broadcast_to(rows, at.shape).reshape(-1), at)
@@ -62,7 +56,7 @@ class Draws:
         return tokens
 
     def _searched_rows(self, table: SparseTable, rows: IntArray, at: FloatArray) -> IntArray:
-        """As `_searched`, in the `rows` [M] of a table, of as many places as `at` has."""
+        """Like `_searched`, but in `rows` [M] of a sparse table, one for each of the M elements of `at`."""
         flat, tokens = at.reshape(-1), np.empty(rows.size, dtype=np.int64)
         step = max(1, MOST_AT_ONCE // self._vocab_size)
         for start in range(0, rows.size, step):
@@ -73,7 +67,7 @@ class Draws:
 
 
 def _steps(distributions: FloatArray, rows: IntArray) -> FloatArray:
-    """[R, V] float64 cumulated distributions of sum 1, each behind the number of its row."""
+    """[R, V] float64 cumulated, normalised distributions, each plus the number of its row."""
     totals = distributions.sum(axis=1, dtype=np.float64, keepdims=True)
     steps: FloatArray = rows[:, None] + distributions.cumsum(axis=1, dtype=np.float64) / totals
     return steps

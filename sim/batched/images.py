@@ -1,4 +1,4 @@
-"""Many images in lockstep: their tokens, their contexts, and draws from their distributions, all as arrays."""
+"""Images in lockstep: their tokens, contexts, and draws from their distributions, as arrays over all images."""
 
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from underpaint.sim.synthetic.table_model import TableModel
 
 
 class TableLookups:
-    """The `BatchTables` of a table model: its distributions, and what is looked up in them."""
+    """The `BatchTables` of a table model: its distributions, and values derived from them."""
 
     def __init__(self, model: TableModel, most_children: int) -> None:
         self.model, self.target, self.draft = model, model.target, model.draft
@@ -33,17 +33,17 @@ class TableLookups:
         self.top_probs: FloatArray = likeliest[..., 1]
 
     def draft_depth(self, level: int) -> int:
-        """Which of the drafter's tables serves level `level`."""
+        """Index of the drafter's table for level `level`."""
         return min(level, len(self.model.draft) - 1)
 
     def draw_drafts(self, depth: int, rows: IntArray, uniforms: FloatArray) -> IntArray:
-        """One token from the drafter's distribution of each row in table `depth`, as `draw` does from the target's."""
+        """Draw tokens from the drafter's distributions of `rows` in table `depth`; see `Draws`."""
         if depth not in self._draft_draws:
             self._draft_draws[depth] = Draws(self.model.draft[depth])
         return self._draft_draws[depth](rows, uniforms)
 
     def first_residual(self, depth: int) -> FirstResidual | None:
-        """What a rejection leaves in each row of table `depth`; None where the tables are too large to do them all."""
+        """The residual after a first rejection, for each row of table `depth`; None if the tables are too large."""
         if not self._small:
             return None
         if depth not in self._first_residuals:
@@ -55,7 +55,7 @@ class TableLookups:
         return self._first_residuals[depth]
 
     def pools(self, pool: NeighbourPool) -> PooledMasses | None:
-        """What `pool` holds around every token of every row; None where the tables are too large to do them all."""
+        """The masses that `pool` pools around each token of each row; None if the tables are too large."""
         if not self._small:
             return None
         target = self.model.target
@@ -68,24 +68,24 @@ class TableLookups:
 
 @lru_cache(maxsize=2)
 def lookups(model: TableModel, most_children: int) -> TableLookups:
-    """The lookups of a model, kept for its next batch."""
+    """The lookups of a model, cached for its next batch."""
     return TableLookups(model, most_children)
 
 
 def _sums(table: Table) -> FloatArray:
-    """[R] float64 sums of rows."""
+    """[R] float64 sums of the rows of a table."""
     return over_rows(table, lambda rows: rows.sum(axis=1, dtype=np.float64))
 
 
 def _top(table: Table, count: int) -> FloatArray:
-    """[R, count, 2] the likeliest tokens of rows, and their probabilities."""
+    """[R, count, 2] the likeliest tokens of each row, and their probabilities."""
     return over_rows(table, lambda rows: np.stack(top(rows, count), axis=2))
 
 
 class TableBatch:
-    """The `ImageBatch` of a table model: B images being decoded.
+    """The `ImageBatch` of a table model: B images that are decoded together.
 
-    `cell` [B] is the first undecided cell; the root of the next tree stands before it.
+    `cell` [B] is the first undecided cell of each image; the root of the next tree is the cell before it.
     """
 
     def __init__(self, tables: TableLookups, first_image: int, count: int, draws: np.random.Generator) -> None:
@@ -94,12 +94,12 @@ class TableBatch:
         self.images: IntArray = np.arange(first_image, first_image + count) % model.images
         self.cell: IntArray = np.zeros(count, dtype=np.int64)
         self._width, self._cells = model.grid.width, model.grid.cells
-        # A row of no tokens stands above each image: what is above cell c is at place c, cell c itself a row further.
+        # A row of NO_TOKEN is stored above each image: the cell above c is at index c, and c itself one row later.
         self._pitch = self._width + self._cells
         self._held: IntArray = np.full(count * self._pitch, NO_TOKEN)
         self.canvas: IntArray = self._held.reshape(count, self._pitch)[:, self._width :]
-        # What each place's row is made of: its cell's start, and for the token before it an entry of `_left`, whose
-        # second half stands for no token whatever it is: nothing is before the first cell of a row.
+        # A table row is the cell's start plus an entry of `_left` for the token before the cell. The second half of
+        # `_left` holds the value of NO_TOKEN for every token; it serves the first cell of a row.
         self._starts: IntArray = np.pad(model.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
         first = np.arange(self._pitch) % self._width == 0
         self._half: IntArray = np.tile(first * np.int64(model.vocab_size), count)
@@ -107,23 +107,21 @@ class TableBatch:
         self._left: IntArray = np.append(left[:-1], np.full(model.vocab_size, left[NO_TOKEN]))
 
     def running(self) -> IntArray:
-        """The images that are not finished."""
+        """Indices of the unfinished images."""
         return np.flatnonzero(self.cell < self._cells)
 
     def first_rows(self) -> IntArray:
-        """[B] the rows of cell 0."""
+        """[B] the table rows of cell 0."""
         none = np.full(self.images.size, NO_TOKEN)
         return self.model.rows(self.images, np.zeros_like(none), none, none)
 
     def roots(self, active: IntArray) -> IntArray:
-        """[A] the last committed tokens."""
+        """[A] the last committed token of each active image."""
         return self._held.take(active * self._pitch + self.cell.take(active) + (self._width - 1))
 
     def rows_after(self, active: IntArray, level: int | IntArray, tokens: IntArray) -> IntArray:
-        """The rows of the cells `level`, or [A] levels, past the first undecided one, after `tokens` [A] or [A, F].
-
-        As `TableModel.rows` finds them; the cells above must be decided.
-        """
+        """Table rows of the cells `level` (or [A] levels) past the first undecided one, after `tokens` [A] or [A, F].
+        They equal those of `TableModel.rows`; the cells above must be decided."""
         at = active * self._pitch + self.cell.take(active) + level
         base = self._starts.take(at) + self.model.classes.take(self._held.take(at))
         half = self._half.take(at)
@@ -134,11 +132,11 @@ class TableBatch:
         return rows
 
     def budget_depth(self, active: IntArray) -> IntArray:
-        """[A] how deep a tree may be: one cell is left for the extra token."""
+        """[A] largest depth of a tree; it leaves one cell for the extra token."""
         return self._cells - 1 - self.cell.take(active)
 
     def commit(self, active: IntArray, path: IntArray, kept: IntArray, extra: IntArray) -> None:
-        """Write `kept` [A] tokens of each `path` [A, L] and the `extra` [A] one."""
+        """Commit the first `kept` [A] tokens of each `path` [A, L], and the `extra` token [A]."""
         first = active * self._pitch + self.cell.take(active) + self._width
         for level in range(int(kept.max(initial=0))):
             here = np.flatnonzero(kept > level)

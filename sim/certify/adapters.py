@@ -1,4 +1,4 @@
-"""Callables as verifiers: the function is found by its name, and what it returns is read with suspicion."""
+"""Turn callables into verifiers: find a function by name, call it, and validate what it returns."""
 
 import importlib
 import importlib.util
@@ -41,18 +41,23 @@ COVERED: Final[dict[str, frozenset[Drawn]]] = {
     "session": frozenset({"iid"}),
     **{name: frozenset({"iid"}) for name, layout in LAYOUTS.items() if layout.chain},
 }
-"""The trees that an interface can hold: target-only sampling needs siblings that differ, a chain's draft distributions
-are those that its tokens were drawn from, and so does a session draw."""
+"""The kinds of trees that an interface supports. Target-only sampling needs siblings that differ. Chains and sessions
+need draft tokens that are drawn from the reported draft distributions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Names a verifier and how it is called; plain values, so that a file can hold it and another process find it.
+    """The name of a verifier and how to call it. All values are plain, so files and other processes can use a spec.
 
-    target: "module:function", "file.py:function", "gallery:NAME", "rule:NAME", or a command line where the interface is
-    "process". seeds: the process draws by a seed of its own. bits: the precision asked for, see
-    `Verifier`; None: found. settings: keyword arguments of the function, or of the rule. Raises ValueError for what
-    does not go together.
+    Attributes:
+        target: "module:function", "file.py:function", "gallery:NAME", "rule:NAME", or for "process" a command line.
+        interface: How the verifier is called.
+        seeds: Whether a process gets a seed and draws its own noise, instead of uniforms.
+        bits: Requested precision, see `Verifier`; None measures it.
+        settings: Keyword arguments of the function or the rule.
+
+    Raises:
+        ValueError: Values that do not fit together.
     """
 
     target: str
@@ -74,7 +79,7 @@ class Spec:
             raise ValueError("--promise: a setting is a keyword argument of a function or a rule; leave it out here")
 
     def check_drawn(self, drawn: Drawn) -> None:
-        """Raise ValueError where the verifier covers no trees drawn this way."""
+        """Raise ValueError if the verifier does not support trees drawn this way."""
         if self.target.startswith(RULE):
             RULES[self.target.removeprefix(RULE)].check_covers(drawn)
             return
@@ -86,7 +91,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class CallableVerifier(Verifier):
-    """A function called once a draft: `verify(draft, uniforms)` or `verify(draft, seed)` gives (path, token)."""
+    """A function called once per draft: `verify(draft, uniforms)` or `verify(draft, seed)` returns (path, token)."""
 
     verify: Callable[..., Any]
     noise: Noise = "uniforms"
@@ -99,7 +104,7 @@ class CallableVerifier(Verifier):
 
 @dataclass(frozen=True, slots=True)
 class WalkVerifier(Verifier):
-    """A token-wise walk, which keeps the rows of every draft that it has decided."""
+    """A token-wise walk that caches its distributions for every draft it has seen."""
 
     walk: TokenWiseWalk
     known: dict[int, WalkOfDraft] = field(default_factory=dict, init=False)
@@ -116,7 +121,7 @@ class WalkVerifier(Verifier):
 
 @dataclass(frozen=True, slots=True)
 class RuleVerifier(Verifier):
-    """An acceptance rule of this project's kind, `rule(tree, probs, chance)`: all its decisions are recorded."""
+    """An acceptance rule with this project's interface, `rule(tree, probs, chance)`; its decisions are enumerated."""
 
     rule: Callable[..., Any]
     noise: Noise = field(default="decisions", init=False)
@@ -150,12 +155,12 @@ class RuleVerifier(Verifier):
 
 
 def copied(draft: DraftRequest) -> DraftRequest:
-    """The draft with target distributions of its own, so that a verifier may write into them."""
+    """A draft with copied target distributions, so that a verifier may write into them."""
     return DraftRequest(draft.tree, draft.target_probs.copy(), draft.raw_probs.copy(), draft.allowed)
 
 
 def guarded(call: Callable[[], Any]) -> Verdict | Fault:
-    """The decision that a call returns; a fault where it raises or returns anything else."""
+    """The decision that a call returns; a fault if it raises an error or returns anything else."""
     try:
         reply = call()
     except PluginError as error:
@@ -168,7 +173,7 @@ def guarded(call: Callable[[], Any]) -> Verdict | Fault:
 
 
 def read_decision(reply: Any) -> Verdict | Fault:
-    """(path, token) of whole numbers as a decision; a fault for anything else."""
+    """Read (path, token), all integers, as a decision; anything else is a fault."""
     try:
         path, token = reply
         return Verdict(tuple(operator.index(node) for node in path), operator.index(token))
@@ -182,18 +187,18 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "session": ("models",),
     "rule": ("tree", "probs", "chance"),
 }
-"""What a verifier is called with, in order, where it is not by keywords (see `layouts`)."""
+"""Positional arguments of a verifier, by interface; interfaces in `layouts` use keywords instead."""
 
 
 def check_signature(target: str, verify: Callable[..., Any], interface: Interface) -> None:
-    """Raise ValueError where a callable cannot take a verifier's arguments; it is not called."""
+    """Raise ValueError if a callable cannot take a verifier's arguments. It is not called."""
     if interface not in ARGUMENTS:
         return
     expected = ARGUMENTS[interface]
     try:
         signature = inspect.signature(verify)
     except (TypeError, ValueError):
-        return  # written in C without a signature: its first call tells
+        return  # written in C without a signature: its first call is checked instead
     try:
         signature.bind(*expected)
     except TypeError as error:
@@ -204,13 +209,13 @@ def check_signature(target: str, verify: Callable[..., Any], interface: Interfac
 
 
 def with_whole_path(target: str) -> str:
-    """A "file.py:function" by the file's whole path, so that it is found from any folder; others as they are."""
+    """Make the path in "file.py:function" absolute, so that any folder works; return other targets unchanged."""
     place, colon, name = target.rpartition(":")
     return f"{Path(place).resolve()}:{name}" if colon and place.endswith(".py") else target
 
 
 def find_callable(target: str) -> Callable[..., Any]:
-    """The function that "module:function" or "file.py:function" names. Raises ValueError saying what is not there."""
+    """Import the function named by "module:function" or "file.py:function". Raises ValueError if it is missing."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(f"verifier {target!r}: expected module:function or file.py:function")
@@ -244,7 +249,7 @@ def find_callable(target: str) -> Callable[..., Any]:
 
 
 def open_verifier(spec: Spec) -> Verifier:
-    """The verifier that a spec names, in this process. Raises ValueError where there is none."""
+    """Open the verifier that a spec names, in this process. Raises ValueError if there is none."""
     if spec.target.startswith(GALLERY):
         return _of_the_gallery(spec.target.removeprefix(GALLERY))
     settings = dict(spec.settings)
@@ -264,7 +269,7 @@ def open_verifier(spec: Spec) -> Verifier:
 
 
 def verifier_of(verify: Callable[..., Any], interface: Interface, bits: int | None = None) -> Verifier:
-    """A callable as a verifier, by the way it is called. Raises ValueError for a way that takes none."""
+    """Wrap a callable as a verifier. Raises ValueError if the interface does not call a Python function."""
     if interface == "rule":
         return RuleVerifier(verify)
     if interface in LAYOUTS:
@@ -277,7 +282,7 @@ def verifier_of(verify: Callable[..., Any], interface: Interface, bits: int | No
 
 
 def drawn_by(spec: Spec) -> Drawn:
-    """The kind of trees that a verifier is judged on unless another is asked for."""
+    """The default kind of trees for testing a verifier."""
     if spec.target.startswith(RULE):
         return min(RULES[spec.target.removeprefix(RULE)].drawn)
     name = spec.target.removeprefix(GALLERY)
@@ -287,7 +292,7 @@ def drawn_by(spec: Spec) -> Drawn:
 
 
 def needs_chain(spec: Spec) -> bool:
-    """Whether a verifier judges chains alone."""
+    """Whether a verifier supports only chains."""
     if spec.target.startswith(RULE):
         return RULES[spec.target.removeprefix(RULE)].needs_chain
     interface = interface_of(spec)
@@ -295,7 +300,7 @@ def needs_chain(spec: Spec) -> bool:
 
 
 def interface_of(spec: Spec) -> Interface:
-    """How a verifier is called; those of the gallery say so themselves."""
+    """How a verifier is called; for gallery entries, the interface follows from the name."""
     name = spec.target.removeprefix(GALLERY)
     if not spec.target.startswith(GALLERY):
         return spec.interface

@@ -1,4 +1,4 @@
-"""A small world on which a verifier is judged: two tables of distributions and the shape of a draft tree."""
+"""Test cases for verifiers: a target and a drafter as tables of distributions, and the shape of a draft tree."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,19 +15,19 @@ from underpaint.artifacts.strict_json import build_typed
 
 Tokens: TypeAlias = tuple[int, ...]
 SequenceDistribution: TypeAlias = dict[Tokens, float]
-"""The probability of every sequence of a case's length."""
+"""Maps each token sequence to its probability; all sequences have one length."""
 
 ROOT_TOKEN = 0
 MOST_TREES = 4096
-"""A case whose draft can be drawn in more ways is refused: each way is judged."""
+"""Largest number of different draft trees of one case; every one of them is tested."""
 
 
 class DraftRequest(NamedTuple):
-    """One draft tree as a verifier gets it. N nodes, V tokens.
+    """The input of a verifier: one draft tree with N nodes over a vocabulary of V tokens.
 
-    tree: the tokens, the parents, and the distributions [N, V] that each node's children were drawn from.
+    tree: tokens, parents, and the distributions [N, V] from which the children of each node were drawn.
     target_probs: [N, V] float64; row i is the target's distribution of the token after node i.
-    raw_probs: [N, V] float64; the same before the request's logit processors (here: a ban on some tokens).
+    raw_probs: [N, V] float64; `target_probs` before the request's logit processors (here: banned tokens).
     allowed: [V] bool; False for the banned tokens.
     """
 
@@ -46,14 +46,20 @@ class WeightedDraft(NamedTuple):
 
 @dataclass(frozen=True)
 class VerifierCase:
-    """Target and drafter as tables of whole-number weights, and the shape of the tree.
+    """A target and a drafter as tables of integer weights, and the shape of the draft tree.
 
     The distribution after the tokens c is row r(c) of a table of R rows, r(c) = sum over i of (i + 1) (c_i + 1), mod R.
 
-    vocab_size: V. parents: of every node, the root's is -1 and parents come before children. drawn: how siblings are
-    drawn (see `DraftTree`). target, draft: rows of V weights each, divided by their sum. banned: tokens that the
-    request's logit processors take out of the target, whose rows are then renormalised.
-    Raises ValueError, naming the field, where the tables or the shape are none.
+    Attributes:
+        vocab_size: V, from 2 to 64.
+        parents: Parent of each node; -1 for the root. Parents come before their children.
+        drawn: How siblings are drawn (see `DraftTree`).
+        target: Rows of V weights each; a row divided by its sum is a distribution.
+        draft: The drafter's rows, in the same form.
+        banned: Tokens that the request's logit processors remove from the target; its rows are then renormalised.
+
+    Raises:
+        ValueError: The tables or the shape are invalid; the message names the field.
     """
 
     vocab_size: int
@@ -93,14 +99,14 @@ class VerifierCase:
 
     @cached_property
     def length(self) -> int:
-        """Tokens that a cycle can emit at most: the depth of the tree and one more."""
+        """Largest number of tokens that a cycle can emit: the depth of the tree plus one."""
         deepest = [0]
         for above in self.parents[1:]:
             deepest.append(deepest[above] + 1)
         return max(deepest) + 1
 
     def target_row(self, before: Tokens) -> FloatArray:
-        """[V] the target's distribution after the tokens `before`, logit processors applied."""
+        """[V] the target's distribution after the tokens `before`, with logit processors applied."""
         row = self.raw_row(before)
         if self.banned:
             row[list(self.banned)] = 0.0
@@ -117,7 +123,7 @@ class VerifierCase:
 
     @cached_property
     def drafts(self) -> tuple[WeightedDraft, ...]:
-        """Every tree that the drafter can draw, with its probability."""
+        """All draft trees that the drafter can draw, with their probabilities."""
         grown: list[tuple[float, Tokens]] = [(1.0, (ROOT_TOKEN,))]
         for node in range(1, len(self.parents)):
             longer: list[tuple[float, Tokens]] = []
@@ -128,7 +134,7 @@ class VerifierCase:
         return tuple(WeightedDraft(weight, self.draft_of(tokens)) for weight, tokens in grown)
 
     def offered(self, node: int, tokens: Tokens, before: Tokens = ()) -> FloatArray:
-        """[V] what node's token is drawn from, given the tokens of the nodes before it and those committed `before`."""
+        """[V] the distribution of the token of `node`, given the earlier nodes' `tokens` and the committed `before`."""
         above = self.parents[node]
         tried = [tokens[other] for other in range(1, node) if self.parents[other] == above]
         row = self.draft_row((*before, *self.context(above, tokens)))
@@ -150,7 +156,7 @@ class VerifierCase:
         return tuple(reversed(spelled))
 
     def draft_of(self, tokens: Tokens, before: Tokens = ()) -> DraftRequest:
-        """The draft whose nodes hold `tokens`, after the committed tokens `before`."""
+        """The draft tree with the given `tokens` at its nodes, after the committed tokens `before`."""
         contexts = [(*before, *self.context(node, tokens)) for node in range(len(tokens))]
         tree = DraftTree(
             np.array(tokens, dtype=np.int64),
@@ -169,7 +175,7 @@ class VerifierCase:
         )
 
     def continued(self, emitted: Tokens, length: int) -> SequenceDistribution:
-        """The distribution of `length` tokens that begin with `emitted` and go on as the target does."""
+        """The distribution of sequences of `length` tokens: `emitted`, then tokens drawn from the target."""
         found = {emitted: 1.0}
         for _ in range(length - len(emitted)):
             found = {
@@ -181,17 +187,17 @@ class VerifierCase:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
+        """Convert to plain values for JSON."""
         return asdict(self)
 
 
 def case_from_dict(values: Mapping[str, Any]) -> VerifierCase:
-    """A case out of JSON's values. Raises ValueError: an unknown or missing field, a value of another kind."""
+    """Read a case from JSON values. Raises ValueError on an unknown or missing field, or a value of the wrong type."""
     return build_typed(VerifierCase, values, "case")
 
 
 def prefix_masses(distribution: SequenceDistribution) -> dict[Tokens, float]:
-    """The probability of every beginning of the sequences, the empty one included."""
+    """The probability of every prefix of the sequences, including the empty one."""
     parts: dict[Tokens, list[float]] = {}
     for sequence, weight in distribution.items():
         for length in range(len(sequence) + 1):
@@ -200,7 +206,7 @@ def prefix_masses(distribution: SequenceDistribution) -> dict[Tokens, float]:
 
 
 def contexts(vocab_size: int, length: int) -> list[Tokens]:
-    """Every sequence of fewer than `length` tokens, the shortest first."""
+    """All sequences of fewer than `length` tokens, the shortest first."""
     return [one for size in range(length) for one in product(range(vocab_size), repeat=size)]
 
 

@@ -1,4 +1,4 @@
-"""Judge a verifier: lossless or not, how far off, on which smallest case, at which node, and like which known slip."""
+"""Certify a verifier: is it lossless? If not: its bias, smallest failing case, failing node and nearest known slip."""
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,24 +21,24 @@ from underpaint.sim.certify.slips import BY_NAME, SLIPS
 from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, find_impossible, session_uniforms
 
 VerdictName: TypeAlias = Literal["lossless", "lossless but for a boundary", "within its bound", "biased", "faulty"]
-"""lossless: the target's distribution on every case. lossless but for a boundary: the same to rounding, but a uniform
-at the end of its range emits a token of probability 0. within its bound: relaxed, and no further off than it promises.
-biased: further off. faulty: it raised, hung, or returned what is no decision."""
+"""The verdict of a certificate. "lossless": the target's distribution on every case. "lossless but for a boundary": the
+same up to rounding, but a uniform at the end of its range emits a token of probability 0. "within its bound": biased by
+no more than it promises. "biased": by more. "faulty": it raised an error, hung, or returned an invalid decision."""
 KINDS: tuple[Kind, ...] = ("faulty", "biased", "boundary")
-"""What a failing case can show, the worst first."""
+"""The kinds of failing cases, the worst first."""
 FULL_EFFORT_CASES = 3
-"""After so many biased cases the others are measured with less effort: their share is what is asked."""
+"""After this many biased cases, the remaining cases are only counted, so they are measured with less effort."""
 KEPT_SHARE = 0.5
-"""A smaller case takes the place of a biased one where it keeps this share of its total variation."""
+"""A smaller case replaces a biased one if it keeps at least this share of its total variation."""
 NEAR = 0.25
-"""A slip is named as the nearest where the distance to it is at most this share of its distance from the right rule."""
+"""A slip is reported as near if its distance is at most this share of its own total variation from the target."""
 SLIP_EFFORT = Effort(checks=128)
-"""Enough for what is compared with a measurement that was checked: a slip, or a smaller case on the way."""
+"""Less effort, for measurements that are compared with a fully checked one: known slips and smaller cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Known slips that decide as the verifier does. same: to rounding, on every failing case; else the nearest."""
+    """The known slips nearest to the verifier. same: whether they match it within tolerance on the cases."""
 
     names: tuple[str, ...]
     same: bool
@@ -49,10 +49,16 @@ class Likeness:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the failing cases of one kind show.
+    """The failing cases of one kind.
 
-    count: cases of this kind. worst: the case of the largest total variation, and that. case, measured: the smallest
-    case that shows the same. shrunk: whether no part of it can be taken away.
+    Attributes:
+        kind: What the cases show.
+        count: Number of cases of this kind.
+        worst: The case with the largest total variation.
+        total_variation: The total variation of `worst`.
+        case: The smallest case found that fails in the same way.
+        measured: The measurement of `case`.
+        shrunk: Whether no part of `case` can be removed.
     """
 
     kind: Kind
@@ -66,12 +72,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The judgement of a verifier.
+    """The result of certifying a verifier.
 
-    promise: the total variation that it may have. bits: the resolution at which it was judged. cycles: in a row. cases:
-    judged; asked: decisions asked for; seconds: taken. how: the ways its distributions were found. largest: total
-    variation of any case without a fault. unseen: see `Measurement`, the largest of any case. findings: one a kind of
-    failing case, the worst kind first.
+    Attributes:
+        verdict: The verdict.
+        promise: The largest total variation that the verifier promises; None if it promises none.
+        drawn: How siblings were drawn.
+        chain: Whether only chains were tested.
+        bits: The resolution of the test, see `Verifier.bits`.
+        cycles: Number of consecutive cycles in each case.
+        cases: Number of tested cases.
+        asked: Number of decisions requested from the verifier.
+        seconds: Duration of the test.
+        how: The methods by which distributions were measured.
+        largest: The largest total variation of a case that no fault stopped.
+        unseen: The largest `Measurement.unseen` of a case.
+        findings: One finding per kind of failing case, the worst kind first.
+        looks_like: The nearest known slips; None if there is no finding, or none is near.
     """
 
     verdict: VerdictName
@@ -91,20 +108,20 @@ class Certificate:
 
     @property
     def lossless(self) -> bool:
-        """Whether it is lossless without any reservation."""
+        """Whether the verdict is "lossless", without reservation."""
         return self.verdict == "lossless"
 
     @property
     def first(self) -> Finding:
-        """The worst kind's finding; IndexError where there is none."""
+        """The finding of the worst kind; IndexError if there are no findings."""
         return self.findings[0]
 
     def count(self, kind: Kind) -> int:
-        """How many cases show this."""
+        """Number of failing cases of one kind."""
         return sum(one.count for one in self.findings if one.kind == kind)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
+        """Convert to plain values for JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("how", "findings", "looks_like")}
         return {
             **plain,
@@ -130,7 +147,7 @@ class _Tally:
     cases: list[tuple[VerifierCase, Measurement]] = field(default_factory=list)
 
     def of(self, kind: Kind) -> list[tuple[VerifierCase, Measurement]]:
-        """The cases that show this, the largest total variation first."""
+        """The cases of one kind, the largest total variation first."""
         found = [one for one in self.cases if one[1].kind == kind]
         return sorted(found, key=lambda one: -one[1].total_variation)
 
@@ -155,18 +172,18 @@ def certify(
     seconds: float = 300.0,
     promise: float | None = None,
 ) -> Certificate:
-    """Judge a verifier on fixed cases and those of a seed, and shrink what it fails.
+    """Test a verifier on fixed and random cases, and shrink the cases on which it fails.
 
     Args:
-        verifier: What is judged.
+        verifier: The verifier to test.
         drawn: How siblings are drawn.
-        chain: Judge chains alone.
-        count: Cases to judge it on.
-        seed: Seed of the cases.
-        effort: How much work a case is worth; its bits are found where it names none.
-        shrink_seconds: How long to look for a smaller failing case of each kind.
-        seconds: Begin no case after this; `Certificate.cases` says how many were judged.
-        promise: The total variation, of a cycle's tokens, that a relaxed verifier may have.
+        chain: Test chains only.
+        count: Number of cases.
+        seed: Seed of the random cases.
+        effort: Work per case; if its `bits` is None, the verifier's resolution is measured first.
+        shrink_seconds: Time limit for shrinking the failing case of each kind.
+        seconds: Start no further case after this time; `Certificate.cases` is the number of tested cases.
+        promise: The largest total variation of a cycle's tokens that a relaxed verifier promises.
     """
     effort = effort or Effort(seed=seed)
     begun = time.monotonic()
@@ -182,7 +199,7 @@ def certify(
         found = measure(case, verifier, quick if enough else effort)
         tally.cases.append((case, found))
         if found.fault is not None and found.fault.kind == "hang":
-            break  # each costs its whole time-out
+            break  # every further hang would cost a whole time-out
     findings = tuple(
         _finding(kind, tally.of(kind), verifier, effort, shrink_seconds) for kind in KINDS if tally.of(kind)
     )
@@ -211,7 +228,7 @@ def certify(
 def _finding(
     kind: Kind, failing: list[tuple[VerifierCase, Measurement]], verifier: Verifier, effort: Effort, seconds: float
 ) -> Finding:
-    """Shrink the case of the largest total variation, within its kind."""
+    """Shrink the case with the largest total variation; it must keep its kind."""
     worst, seen = failing[0]
     fault = seen.fault.kind if seen.fault and kind == "faulty" else None
     quick = replace(effort, checks=min(effort.checks, SLIP_EFFORT.checks))
@@ -224,16 +241,14 @@ def _finding(
 
     case, shrunk = shrink(fails, worst, 0.0 if fault == "hang" else seconds)
     measured = measure(case, verifier, effort)
-    if measured.kind != kind:  # it decided otherwise when asked again: keep what was seen
+    if measured.kind != kind:  # the verifier decided differently this time: keep the first measurement
         case, measured, shrunk = worst, seen, False
     return Finding(kind, len(failing), worst, seen.total_variation, case, measured, shrunk)
 
 
 def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
-    """Raise ValueError where a verifier's first call raises or returns no decision: it is none, or is called otherwise.
-
-    What it does later is judged.
-    """
+    """Raise ValueError if a verifier's first call raises an error or returns no valid decision. Then the function is no
+    verifier, or needs another interface. Errors of later calls are findings instead."""
     case = fixed_cases(drawn, chain)[0]
     draft = case.drafts[0].draft
     noise = np.full((1, 1), 1.0) if verifier.noise == "seeds" else np.full((1, draft.tree.size + 1), 0.5)
@@ -256,10 +271,8 @@ def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
 
 
 def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int = 1) -> Likeness | None:
-    """The known slips whose decisions are distributed as those of the failing cases, or are nearest to it.
-
-    failing: the smallest case last. It is compared with every slip, the others with those that are near it.
-    """
+    """Find the known slips whose decisions have the measured distributions, or the nearest ones. failing: the smallest
+    case comes last. It is compared with every slip, the others only with the slips near it."""
     case, found = failing[-1]
     tolerance = 0.02 if any(found.how == "samples" for _, found in failing) else EXACT[24]
     if cycles > 1 or (found.decisions and not isinstance(next(iter(found.decisions[0])), Verdict)):
@@ -294,12 +307,12 @@ def _by_slip(name: str, case: VerifierCase, cycles: int) -> Measurement:
 
 
 def _distance(case: VerifierCase, found: Measurement, other: Measurement) -> float:
-    """The total variation between two verifiers' decisions; 1 where only one of them shows a fault of a kind."""
+    """Total variation between the decisions of two verifiers; 1 if they do not show the same fault."""
     kinds = [one.fault.kind if one.fault else None for one in (found, other)]
     if kinds[0] != kinds[1] or found.stopped or other.stopped:
         same = found.fault == other.fault and found.fault_noise == other.fault_noise
         return 0.0 if same and found.stopped and other.stopped else 1.0
-    if len(found.decisions) != len(case.drafts):  # of a session: one distribution, of the emitted tokens
+    if len(found.decisions) != len(case.drafts):  # a session has one distribution, of the emitted tokens
         return total_variation(found.decisions[0], other.decisions[0])
     if _impossible(case, found.decisions) != _impossible(case, other.decisions) and found.how != "samples":
         return 1.0
@@ -319,7 +332,7 @@ def _impossible(case: VerifierCase, decisions: Sequence[Mapping[Hashable, float]
 
 
 def finding_to_dict(found: Measurement) -> dict[str, Any]:
-    """What is wrong on a case, as JSON holds it; the distributions themselves are left to a replay."""
+    """Convert a measurement to plain values for JSON, without its distributions of decisions."""
     return {
         "how": found.how,
         "total_variation": found.total_variation,
@@ -333,7 +346,7 @@ def finding_to_dict(found: Measurement) -> dict[str, Any]:
 
 
 def failing_node(found: Measurement) -> int | None:
-    """The node at which a case fails: where the distribution parts first, or else where the fault shows."""
+    """The node at which a case fails: where the distribution first differs, or else the node of the fault."""
     if found.difference is not None:
         return found.difference.node
     return found.fault.node if found.fault is not None else None

@@ -1,4 +1,4 @@
-"""A verifier in a process of its own: one that crashes or hangs is a finding, and takes nothing with it."""
+"""Run a verifier in a separate process, so that a crash or a hang is a finding and does not stop the test."""
 
 import multiprocessing
 import os
@@ -21,14 +21,12 @@ from underpaint.sim.certify.process import ProcessVerifier
 from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped
 
 STARTUP_SECONDS = 120.0
-"""What importing the verifier's module may take."""
+"""Time limit for importing the verifier's module."""
 
 
 class IsolatedVerifier(Verifier):
-    """The verifier that a spec names, in a child process that is started anew after it crashed or hung.
-
-    timeout: seconds without an answer after which it counts as hung. Raises ValueError where the spec names none.
-    """
+    """The verifier that a spec names, in a child process that is restarted after a crash or a hang. After `timeout`
+    seconds without an answer, it counts as hung. Raises ValueError if the spec names no verifier."""
 
     def __init__(self, spec: Spec, timeout: float = 10.0) -> None:
         self.spec, self.timeout = spec, timeout
@@ -110,10 +108,9 @@ class IsolatedVerifier(Verifier):
 
 
 def open_isolated(spec: Spec, timeout: float) -> AbstractContextManager[Verifier]:
-    """The verifier that a spec names, closed at the end of a `with`. Raises ValueError where there is none.
+    """Open the verifier that a spec names, for use in a `with` statement. Raises ValueError if there is none.
 
-    What others wrote runs in a process of its own, plug-in rules among it; the gallery and this project's rules run in
-    this one.
+    Third-party code, including plug-in rules, runs in a separate process; the gallery and this project's rules do not.
     """
     if spec.interface == "process":
         try:
@@ -129,7 +126,7 @@ def open_isolated(spec: Spec, timeout: float) -> AbstractContextManager[Verifier
 
 
 def _is_own_rule(spec: Spec) -> bool:
-    """Whether a spec names a rule of this project. Raises ValueError where it names a rule that is not there."""
+    """Whether a spec names a rule of this project. Raises ValueError if it names an unknown rule."""
     if not spec.target.startswith(RULE):
         return False
     return RULES[spec.target.removeprefix(RULE)].make.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -137,7 +134,7 @@ def _is_own_rule(spec: Spec) -> bool:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C: it is for this one, which ends them."""
+    """Let child processes started here ignore Ctrl-C; this process handles it and ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -149,7 +146,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]) -> None:
-    os.dup2(2, 1)  # what a verifier prints must not end up in a report on standard output
+    os.dup2(2, 1)  # send a verifier's prints to standard error, to keep them out of the report on standard output
     try:
         load_plugins(plugins)
         verifier = open_verifier(spec)

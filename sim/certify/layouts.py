@@ -1,8 +1,8 @@
-"""Arrays as production kernels take them, and what comes back, as decisions.
+"""Call production kernels with arrays in their own layouts, and read their outputs as decisions.
 
-Arrays are NumPy's: probabilities and uniforms float32 (float64 with `--bits 53`), whole numbers int32 or int64 as the
-kernels have them. `torch.from_numpy` shares their memory, so a wrapper of two lines calls a kernel on the CPU. Layouts
-of code that draws its own noise call it within `scripted_noise`, so PyTorch's draws are the certificate's uniforms.
+All arrays are NumPy arrays: probabilities and uniforms are float32 (float64 with `--bits 53`), integers int32 or int64
+as in the kernels. `torch.from_numpy` shares their memory, so a wrapper of two lines calls a kernel on the CPU. Code
+that draws its own noise is called within `scripted_noise`, so that PyTorch's draws use the certificate's uniforms.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,18 +24,18 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class KernelVerifier(Verifier):
-    """A kernel that is called with a batch of arrays, by keyword."""
+    """A kernel that is called with arrays as keyword arguments."""
 
     kernel: Kernel
     bits: int = 24
 
     @property
     def dtype(self) -> Any:
-        """The type of probabilities and uniforms."""
+        """The dtype of probabilities and uniforms."""
         return np.float64 if self.bits == 53 else np.float32
 
     def call(self, **arrays: Any) -> Any:
-        """What the kernel returns; whatever it raises is a finding."""
+        """Call the kernel; any exception that it raises becomes a finding."""
         try:
             return self.kernel(**arrays)
         except NoiseExhausted as error:
@@ -45,7 +45,7 @@ class KernelVerifier(Verifier):
 
 
 def linked(tree: DraftTree) -> tuple[list[int], list[int]]:
-    """For each node its first child and its next sibling; -1 where there is none."""
+    """The first child and the next sibling of each node; -1 if there is none."""
     children = tree.children()
     following = [-1] * tree.size
     for below in children:
@@ -56,13 +56,12 @@ def linked(tree: DraftTree) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout(KernelVerifier):
-    """sglang-kernel's `tree_speculative_sampling_target_only`: linked lists of children, outputs written in place.
+    """The layout of sglang-kernel's `tree_speculative_sampling_target_only`: linked child lists, outputs in place.
 
     kernel(predicts [B * N] int32, accept_index [B, N] int32, accept_token_num [B] int32, candidates [B, N] int64,
     retrive_index [B, N] int64, retrive_next_token [B, N] int64, retrive_next_sibling [B, N] int64, uniform_samples
     [B, N], uniform_samples_for_final_sampling [B], target_probs [B, N, V], draft_probs [B, N, V], zeros). predicts and
-    accept_index start as -1. The kernel's spelling of "retrieve" is kept. Point proposals alone: the kernel is told no
-    draft distribution.
+    accept_index start as -1. The kernel's spelling of "retrieve" is kept. Only point proposals: draft_probs is all 0.
     """
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
@@ -110,11 +109,11 @@ def _read_tree(
 
 @dataclass(frozen=True, slots=True)
 class ChainLayout(KernelVerifier):
-    """FlashInfer's `chain_speculative_sampling`, in its form that takes uniforms.
+    """The layout of FlashInfer's `chain_speculative_sampling`, in the version that takes uniforms.
 
     kernel(draft_probs [B, n, V], draft_token_ids [B, n] int32, uniform_samples [B, n + 1], target_probs [B, n + 1, V])
-    returns output_token_ids [B, n + 1], -1 after the extra token. Uniform i is for draft token i, the last one for the
-    final draw.
+    returns output_token_ids [B, n + 1], -1 after the extra token. Uniform i tests draft token i; the last uniform is
+    for the final draw.
     """
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
@@ -130,17 +129,17 @@ class ChainLayout(KernelVerifier):
 
 @dataclass(frozen=True, slots=True)
 class FlatChainLayout(KernelVerifier):
-    """vLLM's `rejection_sample`: requests' draft tokens one after another, bonus tokens drawn beforehand.
+    """The layout of vLLM's `rejection_sample`: draft tokens of all requests in one array, bonus tokens drawn before.
 
     kernel(draft_token_ids [B * n] int32, num_draft_tokens list of B, max_spec_len, cu_num_draft_tokens [B] int32,
     draft_probs [B * n, V], target_probs [B * n, V], bonus_token_ids [B, 1] int32, uniform_probs [B * n] float64,
-    exponential_noise [B, V]) returns output_token_ids [B, n + 1], -1 after the extra token. The recovered token is the
-    largest of residual / exponential_noise, a race of V draws, which has no quantiles in one uniform; so this layout is
-    judged by samples, its noise made from seeds.
+    exponential_noise [B, V]) returns output_token_ids [B, n + 1], -1 after the extra token. The recovered token
+    maximises residual / exponential_noise over V draws, so it has no thresholds in a single uniform. Therefore this
+    layout is tested by samples, with noise from seeds.
 
-    with_bonus: vLLM's second model runner and its block verification, which draw the bonus token themselves:
-    target_probs is [B * (n + 1), V], a request's last row is that after its last draft token, there are no
-    bonus_token_ids, and exponential_noise is [B, n + 1, V].
+    with_bonus: vLLM's second model runner and its block verification, which draw the bonus token themselves. Then
+    target_probs is [B * (n + 1), V], where the last row of a request follows its last draft token; there are no
+    bonus_token_ids; and exponential_noise is [B, n + 1, V].
     """
 
     noise: Noise = field(default="seeds", init=False)
@@ -164,7 +163,7 @@ class FlatChainLayout(KernelVerifier):
             draft_probs=np.concatenate([draft.tree.draft_probs[:-1] for draft in drafts]).astype(self.dtype),
             target_probs=np.concatenate([draft.target_probs[:last] for draft in drafts]).astype(self.dtype),
             uniform_probs=random.random(count * length),
-            # NumPy's float32 draws can be exactly 0, which torch's `exponential_` never gives.
+            # NumPy's float32 draws can be exactly 0; those of torch's `exponential_` cannot.
             exponential_noise=np.maximum(
                 random.standard_exponential(races, dtype=np.float32), np.finfo(np.float32).tiny
             ).astype(self.dtype),
@@ -175,12 +174,12 @@ class FlatChainLayout(KernelVerifier):
 
 @dataclass(frozen=True, slots=True)
 class EagleLayout(KernelVerifier):
-    """EAGLE's `evaluate_posterior`: the tree as paths from the root, its uniforms from `random.random`.
+    """The layout of EAGLE's `evaluate_posterior`: the tree as root-to-leaf paths, uniforms from `random.random`.
 
     kernel(logits [P, D, V], candidates [P, D] int64, retrieve_indices [P, D] int64, logits_processor) for one request
-    returns (best_candidate, accept_length, sample_p [V]). P paths of D nodes, the root first; candidates and
-    retrieve_indices hold -1 after a path's end. logits are the logarithms of the target before its logit processors;
-    logits_processor(input_ids, scores) applies them. The extra token is drawn here, from sample_p.
+    returns (best_candidate, accept_length, sample_p [V]). P paths of up to D nodes start with the root; candidates and
+    retrieve_indices hold -1 after the end of a path. logits are the target's log probabilities before its logit
+    processors; logits_processor(input_ids, scores) applies them. This class draws the extra token from sample_p.
     """
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
@@ -223,7 +222,7 @@ class EagleLayout(KernelVerifier):
 
 @dataclass(frozen=True, slots=True)
 class TensorRTLayout(KernelVerifier):
-    """TensorRT-LLM's rejection sampling in PyTorch: one request, its noise from `torch.rand` and `multinomial`.
+    """The layout of TensorRT-LLM's PyTorch rejection sampling: one request, noise from `torch.rand`, `multinomial`.
 
     kernel(draft_probs [n, V], target_probs [n + 1, V], draft_tokens list of n) returns the emitted tokens, 1 to n + 1.
     """
@@ -244,7 +243,7 @@ class TensorRTLayout(KernelVerifier):
 
 @dataclass(frozen=True, slots=True)
 class TransformersLayout(KernelVerifier):
-    """transformers' `_speculative_sampling`: one request of logits, its noise from `torch.rand_like` and `multinomial`.
+    """The layout of transformers' `_speculative_sampling`: one request; noise from `torch.rand_like`, `multinomial`.
 
     kernel(candidate_input_ids [1, n + 1] int64, candidate_logits [1, n, V], candidate_length, new_logits [1, n + 1, V])
     returns (valid_tokens [1, k + 1], n_matches k).
@@ -277,7 +276,7 @@ def _with_bonus(kernel: Kernel, bits: int = 24) -> Verifier:
 
 
 class KernelLayout(NamedTuple):
-    """A layout. open: (kernel, bits) -> the verifier. chain: whether it holds chains alone."""
+    """A layout of kernel arrays. open: (kernel, bits) -> the verifier. chain: whether it supports only chains."""
 
     open: Callable[..., Verifier]
     chain: bool
@@ -295,7 +294,7 @@ LAYOUTS: Final[dict[str, KernelLayout]] = {
 
 
 def read_chains(drafts: Sequence[DraftRequest], returned: Any) -> list[Verdict | Fault]:
-    """Rows [B, n + 1] of emitted tokens as decisions."""
+    """Read rows [B, n + 1] of emitted tokens as decisions."""
     length = drafts[0].tree.size - 1
     rows = np.asarray(returned)
     if rows.shape != (len(drafts), length + 1) or not np.issubdtype(rows.dtype, np.integer):
@@ -308,9 +307,9 @@ def read_chains(drafts: Sequence[DraftRequest], returned: Any) -> list[Verdict |
 
 
 def read_chain(draft: DraftRequest, row: list[int]) -> Verdict | Fault:
-    """Tokens that equal the draft's are accepted; the first that does not, or the last, is the extra one.
+    """Read a row of emitted tokens as a decision: the last token before -1 or the end is the extra one.
 
-    A residual may draw the drafted token itself, which only a following -1, or the end, tells from an acceptance.
+    All tokens before it must equal the draft's. It may equal its draft token too, since a residual can contain that.
     """
     count = row.index(-1) if -1 in row else len(row)
     if not 1 <= count <= draft.tree.size or any(token != -1 for token in row[count:]):

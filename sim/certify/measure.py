@@ -1,4 +1,4 @@
-"""What a verifier does on one case: the distribution of its decisions, beside the target's."""
+"""Measure a verifier on one case: the distribution of its decisions, compared with the target's."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -16,18 +16,18 @@ from underpaint.sim.certify.subjects import Cycles, Decisions, FaultFound, Subje
 from underpaint.sim.certify.verifier import Fault, Verifier
 
 EXACT: Final = {53: 1e-10, 24: 1e-5, 11: 4e-3, 8: 3e-2}
-"""The largest total variation that rounding can explain, by the bits of a uniform: float64, float32, float16, bfloat16.
-A few thresholds of a case, each off by a few units in the last place."""
+"""Largest total variation that rounding can explain, by the bits of a uniform (float64, float32, float16, bfloat16):
+a few thresholds of a case may each be off by a few units in the last place."""
 FALSE_ALARM = 1e-6
-"""The chance that a lossless verifier fails on a case that is judged by samples."""
+"""Probability that a lossless verifier fails on a case that is measured by samples."""
 MISSED = 1e-3
-"""The chance that samples miss a probability that is off by the margin asked for."""
+"""Probability that samples miss a probability that is off by the requested margin."""
 MOST_AT_BOUNDARY = 2
-"""Samples of a token of probability 0 that a uniform of exactly 0 explains: a third one has a chance below 1e-6."""
+"""Samples of a token of probability 0 that uniforms of exactly 0 can explain; three have a probability below 1e-6."""
 
 
 def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None) -> Measurement:
-    """Find the distribution of a verifier's decisions on every draft of a case, and compare it with the target's."""
+    """Measure the distribution of a verifier's decisions on every draft of a case, and compare it with the target's."""
     effort = effort or Effort()
     bits = effort.bits or verifier.bits
     subject: Subject
@@ -53,21 +53,21 @@ def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None
 
 
 def sample_size(cells: int, margin: float, false_alarm: float = FALSE_ALARM, missed: float = MISSED) -> int:
-    """Samples after which a probability that is off by `margin` is found but for the chance `missed`.
+    """The number of samples that detect a probability that is off by `margin`, except with probability `missed`.
 
-    Hoeffding: a mean of n variables in [0, 1] is off by sqrt(log(2 cells / false_alarm) / 2n) somewhere among the cells
-    with probability false_alarm at most, and lags its expectation by sqrt(log(1 / missed) / 2n) with probability
-    missed; both together have to fit into the margin.
+    By Hoeffding's inequality, the mean of n variables in [0, 1] is off by sqrt(log(2 cells / false_alarm) / 2n) in some
+    cell with probability at most `false_alarm`. It falls sqrt(log(1 / missed) / 2n) below its expectation with
+    probability at most `missed`. The sum of both must fit into the margin.
     """
     return int(np.ceil((sqrt(log(2 * cells / false_alarm)) + sqrt(log(1 / missed))) ** 2 / (2 * margin**2)))
 
 
 def find_bits(verifier: Verifier, case: VerifierCase) -> int:
-    """The resolution at which a function decides: 8, 11, 24 or 53 bits.
+    """Measure the resolution at which a function decides: 8, 11, 24 or 53 bits.
 
-    Its thresholds are found to the last bit of float64. A function that rounds what it is given decides the same on
-    both sides of every threshold where its probabilities, or its uniforms, are rounded beforehand. One that computes
-    in float32 without that shows as a total variation of float32's size.
+    All thresholds are located to the last bit of float64. If a function rounds its inputs, its decisions on both sides
+    of every threshold stay the same when the probabilities, or the uniforms, are rounded first. A function that only
+    computes in float32 has a total variation of the size of float32's rounding.
     """
     if verifier.noise != "uniforms" or verifier.bits != 53:
         return verifier.bits
@@ -80,7 +80,7 @@ def find_bits(verifier: Verifier, case: VerifierCase) -> int:
         boxes = find_boxes(ask, subject.weights, subject.dims, 53, 64, 20_000).found
     except TooManyBoxes:
         return 53
-    except FaultFound:  # a uniform next to 1 is 1 in float32, which is outside what such a function takes
+    except FaultFound:  # float32 rounds a uniform next to 1 to 1, which such a function does not accept
         return 53 if measure(case, verifier, Effort(checks=64, bits=24)).kind == "faulty" else 24
     items = np.array([box.item for box in boxes])
     points = np.concatenate([[box.low for box in boxes], [box.high - 1 for box in boxes]]) * 2.0**-53
@@ -99,7 +99,7 @@ def find_bits(verifier: Verifier, case: VerifierCase) -> int:
 def emitted_sequences(
     case: VerifierCase, subject: Subject, found: Sequence[Mapping[Any, float]]
 ) -> SequenceDistribution:
-    """The distribution of `subject.length` tokens: what is emitted, then as the target goes on."""
+    """The distribution of sequences of `subject.length` tokens: the emitted ones, then tokens drawn from the target."""
     shares: dict[Tokens, list[float]] = {}
     for item, (weight, one) in enumerate(zip(subject.weights, found, strict=True)):
         for outcome, share in one.items():
@@ -145,7 +145,7 @@ def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, ef
         some = items[start : start + 4096]
         for item, outcome in zip(some.tolist(), subject.ask(some, noise[start : start + 4096]), strict=True):
             found[item][outcome] = found[item].get(outcome, 0) + 1
-    # Shares of all samples: the drafts' weights are in them already.
+    # Dividing by the weight gives shares per draft: the samples were drawn by the drafts' weights.
     shares = [
         {outcome: times / count / weight for outcome, times in one.items()}
         for one, weight in zip(found, weights, strict=True)
@@ -173,8 +173,8 @@ def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, ef
 
 
 def _divergence(found: float, wanted: float) -> float:
-    """KL(found || wanted) of two coins: by Chernoff, n of it bounds how likely so far a mean is."""
-    if abs(found - wanted) < 1e-9:  # rounding, which a probability of 1 would make infinite
+    """KL(found || wanted) of two coins; by Chernoff, n samples have such a mean with probability at most exp(-n KL)."""
+    if abs(found - wanted) < 1e-9:  # rounding; at a probability of 1 it would give infinity
         return 0.0
     parts = 0.0
     for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):
@@ -214,7 +214,7 @@ def _compared(
 
 
 def _impossible(subject: Subject, found: Sequence[Mapping[Any, float]]) -> tuple[Fault | None, Tokens]:
-    """The emitted token of target probability 0 that is nearest to the root, and its tree's tokens."""
+    """The emitted token with target probability 0 that is nearest to the root, as a fault, and its tree's tokens."""
     seen: list[tuple[Fault, Tokens]] = []
     parts: list[float] = []
     for item, (weight, one) in enumerate(zip(subject.weights, found, strict=True)):
@@ -239,7 +239,7 @@ def _difference_at(
 
 
 def node_at(case: VerifierCase, before: Tokens) -> int:
-    """The node that is most often reached by these tokens; the deepest above it where no tree spells them."""
+    """The node most often reached by these tokens; if no tree holds them all, by their longest prefix in a tree."""
     for length in range(len(before), 0, -1):
         mass: dict[int, float] = {}
         for weight, draft in case.drafts:

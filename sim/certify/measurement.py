@@ -1,4 +1,4 @@
-"""What is found about a verifier on one case."""
+"""The measurement of a verifier on one case."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -8,21 +8,25 @@ from underpaint.sim.certify.case import Tokens
 from underpaint.sim.certify.verifier import Fault
 
 How: TypeAlias = Literal["quantiles", "decisions", "samples"]
-"""How a distribution was found: from the uniforms' thresholds, from recorded decisions, or from samples."""
+"""How a distribution was measured: from thresholds of the uniforms, from recorded decisions, or from samples."""
 
 
 Kind: TypeAlias = Literal["faulty", "biased", "boundary", "lossless"]
-"""What a case shows: a fault that no verifier may have; another distribution than the target's; the target's to
-rounding, but for tokens of probability 0 at the ends of the uniforms' range; or the target's."""
+"""What a case shows. "faulty": an error no verifier may make. "biased": a distribution unlike the target's. "boundary":
+the target's up to rounding, but with tokens of probability 0 at the ends of the uniforms' range. "lossless": else."""
 
 
 @dataclass(frozen=True, slots=True)
 class DistributionDifference:
-    """Where the tokens that a verifier emits part from the target's distribution.
+    """The first place where a verifier's emitted tokens differ from the target's distribution.
 
-    total_variation: between the sequences emitted in a cycle (continued as the target does) and the target's.
-    before: the tokens after which they first part; node: the tree's node there. wanted, found: [V] the distribution of
-    the next token after them. lowest: with samples, what the total variation is at least; else itself.
+    Attributes:
+        total_variation: Between the emitted sequences, continued by the target, and the target's sequences.
+        lowest: A lower confidence limit of the total variation if measured by samples, else equal to it.
+        before: The tokens before the first difference.
+        node: The tree's node there.
+        wanted: [V] the target's distribution of the next token.
+        found: [V] the measured distribution of the next token.
     """
 
     total_variation: float
@@ -35,14 +39,20 @@ class DistributionDifference:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A verifier on a case.
+    """The behaviour of a verifier on one case.
 
-    how: see `How`. total_variation: between the sequences of tokens and the target's; 1 where a fault ended the work.
-    decisions: for every draft (for the whole, of a session), the probability of every decision (of all emitted tokens);
-    empty where a fault ended the work. unseen: how much probability the boxes may have wrong (quantiles), or how far a
-    probability may be off unseen (samples); 0 for recorded decisions. asked: decisions asked for. fault: what no
-    verifier may do; fault_tokens: the tree's tokens, fault_noise: the uniforms or the seed. difference: None where none
-    was found.
+    Attributes:
+        how: How the distributions were measured.
+        total_variation: Between emitted sequences and the target's; 1 if a fault stopped the measurement.
+        unseen: With quantiles, the probability mass that may be assigned wrongly; with samples, how far a probability
+            may be off without being detected; 0 for recorded decisions.
+        asked: Number of decisions requested.
+        decisions: For each draft, the probability of each decision; for a session, one distribution of the emitted
+            tokens. Empty if a fault stopped the measurement.
+        difference: Where the distribution first differs from the target's; None if no difference was found.
+        fault: An error that no verifier may make; None if there was none.
+        fault_tokens: The tree's tokens at the fault.
+        fault_noise: The uniforms or the seed at the fault.
     """
 
     how: How
@@ -57,7 +67,7 @@ class Measurement:
 
     @property
     def kind(self) -> Kind:
-        """What the case shows, the worst first."""
+        """What the case shows; of several kinds the worst."""
         if self.fault is not None and self.fault.kind != "impossible token":
             return "faulty"
         if self.difference is not None:
@@ -71,22 +81,26 @@ class Measurement:
 
     @property
     def stopped(self) -> bool:
-        """Whether a fault ended the work, so that there is no distribution."""
+        """Whether a fault stopped the measurement, so that there is no distribution."""
         return not self.decisions
 
     @property
     def at_least(self) -> float:
-        """What the total variation is at least: itself, or with samples its lower confidence limit."""
+        """Lower limit of the total variation: the measured value, or with samples its lower confidence limit."""
         return 0.0 if self.difference is None else self.difference.lowest
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much work a case is worth.
+    """How much work to spend on a case.
 
-    checks: fresh points behind a result by quantiles. margin: samples find a probability that is off by this much.
-    most: decisions before quantiles give way to samples. bits: judge at this resolution, not at the verifier's own.
-    cycles: cycles in a row, for sessions and rules.
+    Attributes:
+        checks: New random points that check a result by quantiles.
+        margin: Samples detect a probability that is off by this much.
+        most: Number of decisions after which quantiles are replaced by samples.
+        seed: Seed of the points and samples.
+        bits: Resolution of the uniforms; None uses the verifier's own.
+        cycles: Consecutive cycles, for sessions and rules.
     """
 
     checks: int = 2048

@@ -1,4 +1,4 @@
-"""Noise for code that draws its own: what `random`, NumPy and PyTorch would draw comes from given uniforms."""
+"""Given noise for code that draws its own: `random`, NumPy and PyTorch return values made from given uniforms."""
 
 import random
 import sys
@@ -13,16 +13,16 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import index_of
 
 _INHERITED = object()
-"""Stands for a function that a class has from its base."""
+"""Marks a function that a class inherits from its base."""
 
 
 class NoiseExhausted(RuntimeError):
-    """More noise was asked for than was given."""
+    """Code requested more noise than was given."""
 
 
 @dataclass(slots=True)
 class _Script:
-    """Uniforms in the order they are asked for; a generator never ends."""
+    """Returns given uniforms in order; with a generator as source, without end."""
 
     name: str
     source: "Sequence[float] | FloatArray | np.random.Generator"
@@ -45,18 +45,17 @@ def scripted_noise(
     tests: "Sequence[float] | FloatArray | np.random.Generator",
     draws: "Sequence[float] | FloatArray | np.random.Generator | None" = None,
 ) -> Iterator[None]:
-    """Decide what `random`, `numpy.random` and PyTorch draw within a `with` block.
+    """Replace the random draws of `random`, `numpy.random` and PyTorch within a `with` block.
 
-    Replaced are `random.random`, `numpy.random.random`, `rand`, `uniform` and `choice`, and, where PyTorch is imported,
-    `torch.rand`, `rand_like`, `Tensor.uniform_`, `Tensor.exponential_` and `multinomial` of one sample.
+    The block replaces `random.random`, `numpy.random.random`, `rand`, `uniform` and `choice`. If PyTorch is imported,
+    it replaces `torch.rand`, `rand_like`, `Tensor.uniform_`, `Tensor.exponential_` and `multinomial` of one sample.
 
     Args:
-        tests: Uniforms in [0, 1), handed out in the order they are asked for, or a generator of them.
-        draws: Uniforms for `multinomial` and `choice`, which become inverse-CDF draws, one a row. Default:
-            from `tests` too.
+        tests: Uniforms in [0, 1), used in order, or a generator of them.
+        draws: Uniforms for `multinomial` and `choice`, one inverse-CDF draw per row. Default: from `tests` too.
 
     Raises:
-        NoiseExhausted: Within the block, where more is asked for than was given.
+        NoiseExhausted: Within the block, if code requests more noise than was given.
     """
     uniforms = _Script("uniforms", tests)
     inverse = uniforms if draws is None else _Script("draws", draws)
@@ -65,7 +64,7 @@ def scripted_noise(
     torch = sys.modules.get("torch")
     if torch is not None:
         replaced += _torch_functions(torch, uniforms, inverse)
-    # unittest.mock takes half a millisecond for these, and a certificate asks for 100,000 decisions.
+    # unittest.mock would take half a millisecond here, and a certificate requests 100,000 decisions.
     kept = [(place, name, vars(place).get(name, _INHERITED)) for place, name, _ in replaced]
     try:
         for place, name, function in replaced:

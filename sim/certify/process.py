@@ -1,4 +1,4 @@
-"""A verifier that is a program: one JSON line in, one JSON line out, in any language."""
+"""Verifiers that are programs in any language: each gets a draft as a JSON line and replies with a JSON line."""
 
 import json
 import os
@@ -18,18 +18,18 @@ from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.verifier import Fault, Noise, Verifier, VerifierStopped
 
 LONGEST_LINE = 1 << 20
-"""Bytes of a reply: the longest path and its token take a few hundred."""
+"""Largest number of bytes in a reply; the longest path and its token take a few hundred."""
 BATCH = 256
-"""Lines that are written before replies are waited for."""
+"""Number of lines that are sent before waiting for replies."""
 
 
 class ProcessVerifier(Verifier):
-    """A program that reads drafts and writes decisions, in order.
+    """A program that reads drafts from standard input and writes decisions to standard output, in order.
 
-    A line in: {"id", "tokens" [N], "parents" [N], "drawn", "draft_probs" [N, V], "target_probs" [N, V], "raw_probs"
-    [N, V], and "uniforms" [N + 1] or "seed"}. A line out: {"id", "path", "token"}, or {"id", "error"}. It must flush
-    after each line. timeout: seconds without a reply after which it counts as hung.
-    Raises ValueError where the program cannot be started.
+    Input line: {"id", "tokens" [N], "parents" [N], "drawn", "draft_probs" [N, V], "target_probs" [N, V], "raw_probs"
+    [N, V], and "uniforms" [N + 1] or "seed"}. Output line: {"id", "path", "token"}, or {"id", "error"}. The program
+    must flush after each line. After `timeout` seconds without a reply, it counts as hung.
+    Raises ValueError if the program cannot be started.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ProcessVerifier(Verifier):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                start_new_session=True,  # Ctrl-C is for this process, which ends the program
+                start_new_session=True,  # only this process handles Ctrl-C, and ends the program
             )
         except OSError as error:
             self._errors.close()
@@ -103,7 +103,7 @@ class ProcessVerifier(Verifier):
                 raise VerifierStopped(stopped.fault, offset + place) from None
             found.append(_decision(line, first + place))
         writer.join(self.timeout)
-        if writer.is_alive():  # it writes and never reads
+        if writer.is_alive():  # the program writes without reading its input
             self.close()
             fault = Fault("hang", f"it read no more of its input within {self.timeout:g} s")
             raise VerifierStopped(fault, offset + len(drafts) - 1)

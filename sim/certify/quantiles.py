@@ -1,9 +1,9 @@
-"""The exact distribution of a decision that reads uniforms: the cube of uniforms is cut into boxes of one outcome each.
+"""Find the exact distribution of a decision that reads uniforms, by cutting their cube into boxes of one outcome.
 
-Uniforms are whole multiples of 2 ** -bits, as generators make them, so a box has whole-number corners and an exact
-volume. Where a decision is a decision tree over its uniforms (each compared with thresholds that depend on earlier
-comparisons alone: accept tests, inverse-CDF draws), a box whose corners agree can hide a strip only; points drawn
-inside look for those, and `find_boxes` ends with fresh points of the whole cube that measure what was missed.
+Uniforms are integer multiples of 2 ** -bits, as generators make them, so boxes have integer corners and exact volumes.
+The method assumes decision trees over the uniforms: each uniform is compared with thresholds that depend only on
+earlier comparisons (accept tests, inverse-CDF draws). Then a box whose corners agree can only hide a strip. Random
+points inside look for strips, and `find_boxes` ends with new random points of the whole cube that bound the error.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,22 +19,22 @@ from underpaint.algos.arrays import IntArray
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 Ask: TypeAlias = Callable[[IntArray, IntArray], list[Outcome]]
-"""Outcomes of drafts [M] at points [M, K], whole numbers below 2 ** bits."""
+"""Maps draft numbers [M] and points [M, K], integers below 2 ** bits, to M outcomes."""
 
 MOST_CORNERS = 6
-"""All corners of a box are probed up to this many uniforms; beyond, two opposite ones and their neighbours."""
+"""With up to this many uniforms, all corners of a box are probed; with more, two opposite ones and their neighbours."""
 INSIDE = 4
-"""Random points inside a box whose corners agree."""
+"""Number of random points probed inside each box."""
 CONFIDENCE = 1e-3
 
 
 class TooManyBoxes(ValueError):
-    """The decision is no decision tree over its uniforms, or too large a one."""
+    """The decision is not a decision tree over its uniforms, or the tree is too large."""
 
 
 @dataclass(slots=True)
 class Box(Generic[Outcome]):
-    """Points low <= x < high [K] of one draft, all of one outcome."""
+    """A box of points low <= x < high [K] of one draft (`item`), all with the same outcome."""
 
     item: int
     low: IntArray
@@ -42,16 +42,16 @@ class Box(Generic[Outcome]):
     outcome: Outcome | None = None
 
     def volume(self, bits: int) -> float:
-        """Its share of the cube."""
+        """The box's share of the cube."""
         return float(np.prod((self.high - self.low) * 2.0**-bits))
 
 
 @dataclass(slots=True)
 class Boxes(Generic[Outcome]):
-    """The whole cube of every draft, in boxes.
+    """The cubes of all drafts, cut into boxes.
 
-    unseen: with confidence 1 - CONFIDENCE, the share of the cube (drafts by their weights) that lies in a box of
-    another outcome is no larger. asked: decisions that were asked for.
+    unseen: with confidence 1 - CONFIDENCE, at most this share of the cubes (weighted by draft) has a wrong outcome.
+    asked: number of requested decisions.
     """
 
     found: list[Box[Outcome]]
@@ -78,7 +78,7 @@ class _Search(Generic[Outcome]):
             self.corners = np.concatenate([np.zeros((1, self.dims), np.bool_), near, ~near, np.ones_like(near[:1])])
 
     def outcomes(self, items: IntArray, points: IntArray) -> list[Outcome]:
-        """Outcomes as `ask` gives them; each point is asked for once."""
+        """Outcomes from `ask`; repeated points are cached."""
         keys = [(int(item), point.tobytes()) for item, point in zip(items, points, strict=True)]
         new = {key: place for place, key in enumerate(keys) if key not in self.known}
         if new:
@@ -92,7 +92,7 @@ class _Search(Generic[Outcome]):
         return [self.known[key] for key in keys]
 
     def settle(self, open_boxes: list[Box[Outcome]]) -> list[Box[Outcome]]:
-        """Cut boxes until each shows one outcome."""
+        """Cut boxes until all probes of each box have the same outcome."""
         done: list[Box[Outcome]] = []
         while open_boxes:
             pairs: list[tuple[IntArray, IntArray]] = []
@@ -116,7 +116,7 @@ class _Search(Generic[Outcome]):
         return np.concatenate([np.where(self.corners, box.high - 1, box.low), inside])
 
     def _differing(self, points: IntArray, found: list[Outcome]) -> tuple[IntArray, IntArray] | None:
-        """Two points of unlike outcomes, apart in as early a uniform as can be seen."""
+        """Two points with different outcomes, which differ in the earliest uniform possible; None if all agree."""
         if all(one == found[0] for one in found):
             return None
         at = {point.tobytes(): outcome for point, outcome in zip(points, found, strict=True)}
@@ -156,7 +156,7 @@ class _Search(Generic[Outcome]):
         return cut
 
     def _line(self, box: Box[Outcome], start: IntArray, end: IntArray) -> tuple[IntArray, int, int, Outcome]:
-        """A point, a larger value of one uniform at which the outcome is another, that uniform, and the outcome."""
+        """A point, a larger value of one uniform with another outcome, that uniform, and the outcome."""
         steps = [start]
         for dim in np.flatnonzero(start != end).tolist():
             step = steps[-1].copy()
@@ -181,8 +181,8 @@ def find_boxes(
 ) -> Boxes[Outcome]:
     """Cut the cube of `dims` uniforms of every draft into boxes of one outcome.
 
-    weights: the probability of each draft. checks: fresh points, drafts drawn by their weights, that a last pass
-    compares with the boxes; a point that disagrees has its box cut again, and the pass begins anew.
+    weights: the probability of each draft. checks: number of new points that a last pass compares with the boxes, with
+    drafts drawn by their weights. If a point disagrees, its box is cut again and the pass is repeated.
     Raises TooManyBoxes after `most` decisions.
     """
     search = _Search(ask, dims, bits, most, np.random.default_rng(seed))
@@ -209,7 +209,7 @@ def find_boxes(
 def _disagreeing(
     boxes: list[Box[Outcome]], items: IntArray, points: IntArray, found: list[Outcome]
 ) -> dict[int, IntArray]:
-    """For each box that a point proves wrong, that point."""
+    """Map each box (by index) with a wrong outcome to a point that shows it."""
     owners = np.array([box.item for box in boxes])
     low = np.stack([box.low for box in boxes])
     high = np.stack([box.high for box in boxes])

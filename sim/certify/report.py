@@ -1,4 +1,4 @@
-"""Certificates and findings in words."""
+"""Certificates and findings as lines of text."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from underpaint.sim.certify.measurement import Measurement
 
 
 def certificate_lines(found: Certificate, target: str, settings: Mapping[str, float] | None = None) -> list[str]:
-    """A certificate in words: the verdict, how it was found, and the smallest case of each kind of finding."""
+    """Describe a certificate: the verdict, how it was found, and the smallest case of each kind of finding."""
     what = "chains" if found.chain else "trees"
     over = f" over {found.cycles} cycles" if found.cycles > 1 else ""
     given = "".join(f" {name}={value:g}" for name, value in (settings or {}).items())
@@ -51,7 +51,7 @@ def certificate_lines(found: Certificate, target: str, settings: Mapping[str, fl
 
 
 def case_lines(case: VerifierCase, found: Measurement) -> list[str]:
-    """The case's size, and the token and both distributions of each node of the tree that shows the finding."""
+    """Describe a case: its size, and the token and both distributions of each node of one of its trees."""
     lines = [
         f"  case: {case.vocab_size} tokens, {len(case.parents) - 1} drafted, siblings drawn '{case.drawn}'"
         + (f", logit processors ban {list(case.banned)}" if case.banned else "")
@@ -68,7 +68,7 @@ def case_lines(case: VerifierCase, found: Measurement) -> list[str]:
 
 
 def finding_lines(found: Measurement) -> list[str]:
-    """The fault, and where the distribution parts from the target's."""
+    """Describe the fault, and where the distribution differs from the target's."""
     lines: list[str] = []
     if found.fault is not None:
         where = "" if found.fault.node is None else f" at node {found.fault.node}"

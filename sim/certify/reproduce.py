@@ -1,4 +1,4 @@
-"""A failing case as a short script that needs NumPy and the verifier alone: for a bug report."""
+"""Write a failing case as a short script for a bug report; it needs only NumPy and the verifier."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from underpaint.sim.certify.measurement import Measurement
 from underpaint.sim.certify.sessions import SessionModels
 
 MOST_ROWS = 64
-"""Contexts whose distributions a script can hold."""
+"""Largest number of contexts whose distributions a script contains."""
 HEAD = '''"""{summary} (found by underpaint certify)"""
 import collections, importlib.util, types
 import numpy as np
@@ -107,18 +107,18 @@ print("it has", [round(count[token] / max(1, count.total()), 4) for token in ran
 def script(
     case: VerifierCase, found: Measurement, target: str, interface: str, cycles: int, times: int = 20_000
 ) -> str:
-    """A script of some twenty lines that samples a verifier on a case and prints the distribution that is wrong.
+    """Write a script of about twenty lines that samples a verifier on a case and prints the wrong distribution.
 
     Args:
         case: The failing case.
-        found: What it shows.
+        found: The measurement of the verifier on the case.
         target: "file.py:function" or "module:function".
-        interface: How it is called.
-        cycles: Cycles in a row, of a session.
-        times: Samples that it draws.
+        interface: How the function is called.
+        cycles: Consecutive cycles, for a session.
+        times: Number of samples that the script draws.
 
     Raises:
-        ValueError: For what is no Python function, or a case that shows no other distribution.
+        ValueError: The verifier is no Python function, a session shows a fault only, or the case is too large.
     """
     place, _, name = target.rpartition(":")
     kept = "function" if interface == "seeded" else interface
@@ -175,7 +175,7 @@ def script(
         drafts=drafts,
         after=after,
     )
-    if found.difference is None:  # one decision shows it, by its noise
+    if found.difference is None:  # a single decision, with its noise, shows the fault
         at = next(place for place, (_, tokens) in enumerate(drafts) if tokens == found.fault_tokens)
         loop = LOOP.format(times=1).replace("random.choice(len(drafts), p=[one[0] for one in drafts])", str(at))
         call = call.replace(noise, f"np.array({list(found.fault_noise)})")

@@ -1,4 +1,4 @@
-"""Cases to judge a verifier on, and the smallest one that it fails."""
+"""Generate test cases for a verifier, and shrink the ones that it fails."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,17 +13,15 @@ from underpaint.sim.certify.case import VerifierCase
 
 Item = TypeVar("Item")
 SPARSE, DENSE = (0, 1, 0, 2, 3, 5), (1, 2, 3, 5)
-"""What a token's weight is chosen from: few and small, so that ties are common and files are readable. Tokens of
-probability 0 show slips at the boundary; residuals of several tokens show slips in the last draw."""
+"""Possible weights of a token: few and small, so that ties are common and files are readable. Zeros reveal slips at the
+boundary; dense weights leave residuals of several tokens, which reveal slips in the last draw."""
 MOST_NODES = {2: 3, 3: 3, 4: 2}
-"""Drafted nodes by the size of the vocabulary: a pair of siblings with a child, and not too many trees to draw."""
+"""Most drafted nodes by vocabulary size: enough for two siblings with a child, without too many possible trees."""
 
 
 def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool, cycles: int = 1) -> VerifierCase:
-    """A case out of whole numbers; pick(low, high) gives one of low..high, and small ones give small cases.
-
-    Several cycles in a row multiply what may happen: they get one drafted node, or a pair of siblings, of few tokens.
-    """
+    """Build a case from integers: pick(low, high) returns one in low..high, and small ones give small cases. Several
+    cycles multiply the possible outcomes, so they get few tokens and at most one drafted node or two siblings."""
     size = pick(2, 4 if cycles == 1 else 3 if cycles == 2 else 2)
     nodes = pick(1, MOST_NODES[size] if cycles == 1 else 1 if chain else 2)
     choice = DENSE if pick(0, 1) else SPARSE
@@ -40,7 +38,7 @@ def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool, cycle
 
 
 def _with_room(parents: list[int], wanted: int, size: int) -> int:
-    """`wanted`, or the first node after it, round and round, that has fewer children than there are tokens."""
+    """`wanted`, or the next node, cyclically, with fewer children than there are tokens."""
     nodes: list[int] = [*range(wanted, len(parents)), *range(wanted)]
     return next(node for node in nodes if parents.count(node) < size)
 
@@ -57,13 +55,13 @@ def _weights(
 
 
 def cases_to_judge(drawn: Drawn, chain: bool, count: int, seed: int = 0, cycles: int = 1) -> list[VerifierCase]:
-    """The fixed cases and then those of a seed, `count` in all, each of two drafted nodes or more in one cycle."""
+    """The fixed cases, then random ones, `count` in total. With one cycle, each has at least two drafted nodes."""
     fixed = (fixed_cases(drawn, chain) if cycles == 1 else repeated_cases(drawn, chain, cycles))[:count]
     return [*fixed, *seeded_cases(drawn, chain, count - len(fixed), seed, cycles)]
 
 
 def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0, cycles: int = 1) -> list[VerifierCase]:
-    """Distinct cases from a seed, each of two drafted nodes or more in one cycle."""
+    """Distinct random cases. With one cycle, each has at least two drafted nodes."""
     random = np.random.default_rng([seed, 7])
     found: dict[VerifierCase, None] = {}
     while len(found) < count:
@@ -74,21 +72,21 @@ def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0, cycles: i
 
 
 def case_size(case: VerifierCase) -> tuple[int, ...]:
-    """What makes a case small: few nodes, few tokens, few rows, small weights."""
+    """The size of a case, for comparisons: nodes, tokens, target rows, banned tokens, and the sum of the weights."""
     rows = (*case.target, *case.draft)
     return len(case.parents), case.vocab_size, len(case.target), len(case.banned), sum(map(sum, rows))
 
 
 def shrink(fails: Callable[[VerifierCase], bool], failing: VerifierCase, seconds: float) -> tuple[VerifierCase, bool]:
-    """Look for a smaller failing case: take parts away, one at a time, as long as it still fails.
+    """Shrink a failing case: remove one part at a time as long as it still fails.
 
     Args:
-        fails: Whether a case fails in the way that is looked for.
-        failing: A case that does.
-        seconds: How long to look.
+        fails: Returns whether a case fails in the same way.
+        failing: A failing case.
+        seconds: Time limit.
 
     Returns:
-        The smallest case found, and whether no part of it can be taken away.
+        The smallest case found, and whether no part of it can be removed.
     """
     until = time.monotonic() + seconds
     smaller = _smaller(failing)
@@ -102,9 +100,9 @@ def shrink(fails: Callable[[VerifierCase], bool], failing: VerifierCase, seconds
 
 
 def _smaller(case: VerifierCase) -> Iterator[VerifierCase]:
-    """The cases that have one part less, the largest parts first."""
+    """The valid cases with one part removed, the largest parts first."""
     for changed in _without_parts(case):
-        with suppress(ValueError):  # what is left is no case: a row of zeros, more siblings than tokens
+        with suppress(ValueError):  # the rest is no valid case: a row of zeros, or more siblings than tokens
             yield replace(case, **changed)
 
 
@@ -137,13 +135,13 @@ def _cut(items: tuple[Item, ...], place: int) -> tuple[Item, ...]:
 
 
 def fixed_cases(drawn: Drawn, chain: bool) -> list[VerifierCase]:
-    """Cases that show every known kind of slip, whatever the seed; they come before those of a seed.
+    """Fixed cases that reveal every known kind of slip, independent of the seed.
 
-    Two and three siblings, a sibling with a child and chains; residuals of two tokens, one of them below the draft's
-    share; target or draft of probability 0; ties; rows that depend on the tokens before; a banned token.
+    They include two and three siblings, a sibling with a child, and chains; residuals of two tokens, one of them below
+    the draft's share; target or draft probabilities of 0; ties; rows that depend on earlier tokens; a banned token.
     """
     target, draft = (3, 2, 5, 1), (5, 1, 3, 3)
-    # Three rows: with two, the row after two tokens is that after the first of them.
+    # Three rows: with two, the row after two tokens equals the row after the first of them.
     targets, drafts = (target, (1, 5, 2, 3), (2, 1, 4, 4)), (draft, (2, 1, 1, 4))
     zeros, drawn_zeros = ((0, 3, 2, 5), (4, 0, 1, 2), (1, 2, 0, 3)), ((3, 0, 2, 1), (1, 3, 0, 2))
     pair, deep, line = (-1, 0, 0), (-1, 0, 0, 1), (-1, 0, 1)
@@ -164,12 +162,12 @@ def fixed_cases(drawn: Drawn, chain: bool) -> list[VerifierCase]:
 
 
 def precision_case(drawn: Drawn) -> VerifierCase:
-    """A small case of which no probability and no ratio is a short binary number: its thresholds show the precision."""
+    """A small case whose probabilities and ratios are no short binary numbers, so its thresholds show the precision."""
     return VerifierCase(2, (-1, 0), drawn, ((3, 8), (9, 4)), ((7, 5), (2, 9)))
 
 
 def repeated_cases(drawn: Drawn, chain: bool, cycles: int) -> list[VerifierCase]:
-    """Fixed cases for several cycles in a row: rows that depend on the tokens before, zeros, and siblings."""
+    """Fixed cases for several consecutive cycles: rows that depend on earlier tokens, zeros, and siblings."""
     two = [
         VerifierCase(2, (-1, 0), drawn, ((1, 3), (3, 1), (1, 1)), ((3, 1), (1, 2))),
         VerifierCase(2, (-1, 0), drawn, ((0, 1), (2, 3)), ((1, 1), (1, 0))),

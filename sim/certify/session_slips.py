@@ -1,4 +1,4 @@
-"""Known mistakes of drafter and verifier together: a right session, and copies with one part exchanged."""
+"""Known mistakes in the interplay of drafter and verifier: a correct session, and variants with one part changed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ def _same(row: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeSession:
-    """Speculative sampling of a chain, its drafter included: lossless as it stands.
+    """Speculative sampling of a chain, including its drafter; lossless with the default parts.
 
-    sampled: what the drafter draws from, given its row; the verifier is told the row itself. accept_noise: the uniform
-    of the test at `place`; recovery_noise: that of the draw after a rejection there, out of the uniforms [2 n + 1], n
-    and the place. carried: the first test of a cycle reads the uniform of the last cycle's rejected test.
+    sampled: maps the drafter's row to the row it draws from; the verifier gets the former. accept_noise: picks the
+    uniform of the accept test at a place, and recovery_noise that of the draw after a rejection there, from the
+    uniforms [2 n + 1], n and the place. carried: a cycle's first accept test reuses the last rejected one's uniform.
     """
 
     sampled: Callable[[FloatArray], FloatArray] = _same
@@ -56,7 +56,7 @@ class SpeculativeSession:
 
 
 class SessionSlip(NamedTuple):
-    """A known mistake. report: where it was reported, or "mutant". cycles: how many in a row show it."""
+    """A known mistake. report: where it was reported, or "mutant". cycles: consecutive cycles needed to reveal it."""
 
     name: str
     summary: str

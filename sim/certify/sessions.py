@@ -1,4 +1,4 @@
-"""Drafter and verifier judged together: a session drafts, verifies, and keeps what state it likes between cycles."""
+"""Test a drafter and a verifier together: a session drafts and verifies, and may keep state between cycles."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -11,15 +11,12 @@ from underpaint.sim.certify.noise import NoiseExhausted
 from underpaint.sim.certify.verifier import Fault, Noise, Verifier, session_uniforms
 
 Step: TypeAlias = Callable[[Tokens, FloatArray], Sequence[int]]
-"""(committed tokens, uniforms [2 n + 1]) -> the tokens that a cycle emits: 1 to n + 1."""
+"""(committed tokens, uniforms [2 n + 1]) -> the 1 to n + 1 tokens that a cycle emits."""
 
 
 @dataclass(frozen=True)
 class SessionModels:
-    """The target and the drafter that a session asks.
-
-    length: n, how many tokens a cycle drafts. vocab_size: V.
-    """
+    """The target and the drafter of a session. `length` is n, the drafted tokens per cycle; `vocab_size` is V."""
 
     case: VerifierCase
     _rows: dict[tuple[str, Tokens], FloatArray] = field(default_factory=dict)
@@ -49,7 +46,7 @@ class SessionModels:
 
 @dataclass(frozen=True, slots=True)
 class SessionVerifier(Verifier):
-    """A function that opens a session: `open(models)` gives a `Step`, called once a cycle."""
+    """A function that opens a session: `open(models)` returns a `Step`, which is called once per cycle."""
 
     open: Callable[[SessionModels], Any]
     noise: Noise = field(default="session", init=False)

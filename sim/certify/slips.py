@@ -1,7 +1,6 @@
-"""Known slips: verifiers that are wrong the way public ones were, each a token-wise walk with one part exchanged.
+"""Known slips: mistakes that public verifiers made, each written as a token-wise walk with one part replaced.
 
-With the parts left alone the walk is right, on trees of every kind. A certificate compares what it measured with these,
-and says which slip it looks like.
+The default walk is correct on all kinds of trees. A certificate names the slip nearest to what it measured.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from underpaint.sim.certify.token_wise import TokenWiseWalk, still_wanted
 
 
 class Slip(NamedTuple):
-    """A known slip. report: where it was reported, or "mutant". drawn: the trees on which it shows."""
+    """A known slip. report: where it was reported, or "mutant". drawn: the kinds of trees that reveal it."""
 
     name: str
     summary: str
@@ -75,7 +74,7 @@ def _unscaled(weights: FloatArray, uniform: float) -> int:
 
 
 def _nearest(token: int, vocab_size: int, count: int) -> list[int]:
-    """The nearest codes of a codebook on a line."""
+    """The `count` codes nearest to `token`, as if the codes lay on a line in the order of their numbers."""
     near = sorted((other for other in range(vocab_size) if other != token), key=lambda other: abs(other - token))
     return near[:count]
 

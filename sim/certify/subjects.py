@@ -1,4 +1,4 @@
-"""A verifier on a case, as what is asked: its decisions on every draft, or the tokens of whole cycles."""
+"""Two ways to query a verifier on a case: for decisions on every draft, or for the tokens of whole cycles."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from underpaint.sim.certify.verifier import (
 
 
 class FaultFound(Exception):
-    """A verifier did what none may do. item: the draft, noise: its uniforms or seed."""
+    """A verifier made an error that none may make. item: the draft's number. noise: its uniforms or seed."""
 
     def __init__(self, fault: Fault, item: int, noise: tuple[float, ...] = ()) -> None:
         super().__init__(fault.detail)
@@ -30,10 +30,11 @@ class FaultFound(Exception):
 
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions on every draft of a case, one cycle.
+    """Query a verifier for its decisions on every draft of a case, for one cycle.
 
-    weights: of the drafts. dims: uniforms of a decision. length: tokens that are compared. `ask` gives one outcome a
-    draft, and raises `FaultFound` at the first that no verifier may give. `exact` gives each draft's distribution.
+    `weights` are the drafts' probabilities, `dims` is the number of uniforms per decision, and `length` the number of
+    compared tokens. `ask` returns one outcome per draft, or raises `FaultFound` at the first invalid one. `exact`
+    returns the distribution of decisions on each draft.
     """
 
     case: VerifierCase
@@ -95,7 +96,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Cycles:
-    """The tokens of some cycles in a row, the draft's own draws included; asked as `Decisions` are."""
+    """Query a verifier for the tokens of consecutive cycles, including the drafter's draws. See `Decisions`."""
 
     case: VerifierCase
     verifier: Verifier
@@ -148,7 +149,7 @@ Subject: TypeAlias = Decisions | Cycles
 
 
 def round_to_bits(values: FloatArray, bits: int) -> FloatArray:
-    """`values` (float64) rounded to the numbers of float32 (24 bits), float16 (11) or bfloat16 (8); 53 keeps them."""
+    """Round `values` (float64) to float32 (24 bits), float16 (11) or bfloat16 (8); 53 bits leave them unchanged."""
     if bits == 53:
         return values
     if bits == 8:
@@ -159,14 +160,14 @@ def round_to_bits(values: FloatArray, bits: int) -> FloatArray:
 
 
 def round_draft(draft: DraftRequest, bits: int) -> DraftRequest:
-    """A draft whose probabilities are rounded; see `round_to_bits`."""
+    """Round the probabilities of a draft; see `round_to_bits`."""
     tree = replace(draft.tree, draft_probs=round_to_bits(draft.tree.draft_probs, bits))
     target, raw = (round_to_bits(rows, bits) for rows in (draft.target_probs, draft.raw_probs))
     return DraftRequest(tree, target, raw, draft.allowed)
 
 
 def rounded_drafts(case: VerifierCase, bits: int) -> tuple[WeightedDraft, ...]:
-    """The drafts of a case as a verifier of this resolution gets them."""
+    """The drafts of a case, rounded to the resolution of a verifier."""
     if bits == 53:
         return case.drafts
     return tuple(WeightedDraft(weight, round_draft(draft, bits)) for weight, draft in case.drafts)

@@ -1,4 +1,4 @@
-"""Token-wise verification of a draft by handed-in uniforms, in parts that can be exchanged."""
+"""Token-wise verification of a draft with given uniforms, made of replaceable parts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from underpaint.sim.certify.case import DraftRequest
 
 
 def offered_by(draft: DraftRequest, node: int, token: int, tried: Sequence[int]) -> FloatArray:
-    """[V] what the next child of `node`, which holds `token`, was drawn from, given the siblings before it."""
+    """[V] the distribution that the next child of `node`, with `token`, was drawn from, given the `tried` siblings."""
     if draft.tree.drawn == "top_k":
         point: FloatArray = np.eye(draft.target_probs.shape[1])[token]
         return point
@@ -26,15 +26,15 @@ def offered_by(draft: DraftRequest, node: int, token: int, tried: Sequence[int])
 
 
 def still_wanted(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
-    """[V] norm([left - offered]_+), or `left` where rounding alone is left."""
+    """[V] the residual norm([left - offered]_+), or `left` if the residual is empty (by rounding)."""
     rest = np.maximum(left - offered, 0.0)
     total = np.add.reduce(rest)
     return rest / total if total else left
 
 
 class _Step(NamedTuple):
-    """A child that is tried. left, offered: [V] the residual before it, and what it was drawn from. target, draft: of
-    its token, for the accept test."""
+    """The test of one child. left, offered: [V] the residual before the test, and the distribution that the child was
+    drawn from. target, draft: probabilities of the child's token for the accept test."""
 
     left: FloatArray
     offered: FloatArray
@@ -44,13 +44,13 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenWiseWalk:
-    """Token-wise verification with parts to exchange: as it stands, lossless on every kind of tree.
+    """Token-wise verification with replaceable parts; with the default parts it is lossless on all kinds of trees.
 
-    accept(uniform, target, draft): whether a token of these probabilities stays. judged, bonus, after: the row of the
-    target that children are judged by, that follows the last node, and that the residual is drawn from (given the
-    residual, the node and the child tried last). tested: what the accept test alone reads, given the node and the
-    residual so far. uniform: the column of a child's accept uniform. last: the column of
-    the final draw, given the last child tried (0: none). path: what is told of the accepted nodes.
+    accept(uniform, target, draft): whether a token with these probabilities is accepted. judged, bonus: the target's
+    row for the children of a node, and for the bonus token after the last node. after: the row of the final draw after
+    rejections, given the residual, the node and the last tested child. tested: the row that only the accept test reads,
+    given the node and the residual so far. uniform: the column of a child's accept test. last: the column of the final
+    draw, given the last tested child (0: none). path: maps the accepted nodes to the reported ones.
     """
 
     accept: Callable[[float, float, float], bool] = lambda uniform, target, draft: uniform * draft < target
@@ -66,13 +66,13 @@ class TokenWiseWalk:
     path: Callable[[list[int]], list[int]] = lambda path: path
 
     def __call__(self, draft: DraftRequest, uniforms: FloatArray) -> Verdict:
-        """Decide one draft by its uniforms [N + 1] (see `Verifier.decide`)."""
+        """Decide one draft with given uniforms [N + 1] (see `Verifier.decide`)."""
         return WalkOfDraft(self, draft).decide(uniforms)
 
 
 @dataclass(slots=True)
 class WalkOfDraft:
-    """A walk over one draft. Rows that one decision needed are kept for the next."""
+    """A walk over one draft. Rows that one decision needed are cached for the next."""
 
     walk: TokenWiseWalk
     draft: DraftRequest
@@ -86,7 +86,7 @@ class WalkOfDraft:
         self.steps = [[] for _ in self.tokens]
 
     def decide(self, uniforms: FloatArray) -> Verdict:
-        """Decide the draft by its uniforms [N + 1]."""
+        """Decide the draft with given uniforms [N + 1]."""
         walk, read = self.walk, uniforms.tolist()
         path: list[int] = []
         node = child = 0
@@ -106,7 +106,7 @@ class WalkOfDraft:
         return Verdict(tuple(walk.path(path)), walk.draw(row, read[walk.last(child)]))
 
     def _left(self, node: int) -> FloatArray:
-        """[V] what the children of `node` that were tried leave of the target."""
+        """[V] the target's residual at `node` after its tested children."""
         steps = self.steps[node]
         if not steps:
             return self.walk.judged(self.draft, node)
@@ -122,7 +122,7 @@ class WalkOfDraft:
         return self.steps[node][-1]
 
     def _end(self, node: int) -> FloatArray:
-        """[V] what the last token is drawn from: the residual, or the bonus token's row at a leaf."""
+        """[V] the distribution of the last token: the residual, or at a leaf the bonus token's row."""
         if below := self.below[node]:
             return self.walk.after(self.draft, self._left(node), node, below[-1])
         return self.walk.bonus(self.draft, node)

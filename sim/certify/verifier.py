@@ -1,4 +1,4 @@
-"""What is judged: a verifier written by somebody else, and the faults that it can show."""
+"""The interface of verifiers under test, and the faults that they can show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from underpaint.algos.tree import Verdict
 from underpaint.sim.certify.case import DraftRequest, Tokens, VerifierCase
 
 Noise: TypeAlias = Literal["uniforms", "decisions", "seeds", "session"]
-"""Where a verifier's randomness comes from: uniforms handed in, decisions that are recorded (`chance.flip` and
-`chance.draw`), or a seed for a generator of its own. A session takes the uniforms of whole cycles and drafts too."""
+"""The source of a verifier's randomness: given uniforms, recorded decisions (`chance.flip` and `chance.draw`), or a
+seed for its own generator. A session also drafts, and gets the uniforms of whole cycles."""
 
 FaultKind: TypeAlias = Literal["crash", "hang", "noise", "bad reply", "bad token", "bad path", "impossible token"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that no verifier may do. node: where in the tree it shows; None where it shows nowhere."""
+    """An error that no verifier may make. node: the tree's node where it occurs; None if there is none."""
 
     kind: FaultKind
     detail: str
@@ -25,20 +25,20 @@ class Fault:
 
 
 class VerifierStopped(Exception):
-    """The verifier crashed or hung, and what it was asked has no answer."""
+    """The verifier crashed or hung, so the request has no answer."""
 
     def __init__(self, fault: Fault, item: int | None = None) -> None:
-        """item: the place, among those asked together, of the draft that it stopped at."""
+        """item: the index, within the request, of the draft at which it stopped."""
         super().__init__(fault, item)
         self.fault = fault
         self.item = item
 
 
 class Verifier:
-    """What is judged. A kind of verifier overrides the one method that its `noise` names.
+    """Base class of verifiers under test. A subclass overrides the methods for its kind of `noise`.
 
-    noise: what it draws with; see `Noise`.
-    bits: its uniforms are whole multiples of 2 ** -bits: 53 in float64, 24 in float32, 11 in float16, 8 in bfloat16.
+    noise: the source of its randomness; see `Noise`.
+    bits: its uniforms are integer multiples of 2 ** -bits: 53 in float64, 24 in float32, 11 in float16, 8 in bfloat16.
     """
 
     noise: Noise = "uniforms"
@@ -49,32 +49,32 @@ class Verifier:
 
         Args:
             drafts: M drafts.
-            noise: [M, N + 1] float64 in [0, 1): column i is node i's accept uniform (column 0: the root's, which
-                layouts with one uniform per parent use), the last is for the final draw. With "seeds": whole numbers
-                [M, 1].
+            noise: [M, N + 1] float64 in [0, 1): column i is the uniform of node i's accept test (column 0, the root's,
+                is used by layouts with one uniform per parent); the last column is for the final draw. With "seeds":
+                integers [M, 1].
 
         Returns:
-            One decision a draft.
+            One decision per draft.
 
         Raises:
-            VerifierStopped: It crashed or hung as a whole.
+            VerifierStopped: The verifier crashed or hung as a whole.
         """
         raise ValueError(f"this verifier draws by {self.noise}, it decides no draft by uniforms")
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """The exact distribution of its decisions on one draft ("decisions")."""
+        """Compute the exact distribution of its decisions on one draft ("decisions")."""
         raise ValueError(f"this verifier draws by {self.noise}, it records no decisions")
 
     def enumerate_run(self, case: VerifierCase, cycles: int) -> dict[Tokens, float] | Fault:
-        """The exact distribution of the tokens of `cycles` cycles in a row, draft included ("decisions")."""
+        """Compute the exact distribution of the tokens of consecutive cycles, including drafting ("decisions")."""
         raise ValueError(f"this verifier draws by {self.noise}, it records no decisions")
 
     def run(self, case: VerifierCase, cycles: int, noise: FloatArray) -> list[Tokens | Fault]:
-        """The tokens of `cycles` cycles in a row, drafted and verified by the verifier ("session").
+        """Let the verifier draft and verify consecutive cycles, and return the emitted tokens ("session").
 
         Args:
             case: The target and the drafter, as tables.
-            cycles: Cycles in a row, at least 1.
+            cycles: Number of consecutive cycles, at least 1.
             noise: [M, cycles * K] float64 in [0, 1), see `session_uniforms` for K.
 
         Returns:
@@ -84,12 +84,12 @@ class Verifier:
 
 
 def session_uniforms(case: VerifierCase) -> int:
-    """How many uniforms a session takes in a cycle: one a drafted token, one an accept test, one for the last draw."""
+    """Number of uniforms of a session's cycle: one per drafted token, one per accept test, one for the last draw."""
     return 2 * (len(case.parents) - 1) + 1
 
 
 def find_fault(draft: DraftRequest, verdict: Verdict) -> Fault | None:
-    """Why a decision is none: a path that the tree does not have, a token outside the vocabulary; None if it is one."""
+    """Check a decision: a fault if its path is not in the tree or its token is outside the vocabulary, else None."""
     tree, vocab_size = draft.tree, draft.target_probs.shape[1]
     node = 0
     for kept in verdict.path:
@@ -104,7 +104,7 @@ def find_fault(draft: DraftRequest, verdict: Verdict) -> Fault | None:
 
 
 def find_impossible_token(case: VerifierCase, tokens: Tokens) -> Fault | None:
-    """Which token of a run has target probability 0 after those before it; None if none has."""
+    """Find the first token of a run with target probability 0, given the tokens before it; None if there is none."""
     for place, token in enumerate(tokens):
         if case.target_row(tokens[:place])[token] <= 0.0:
             return Fault(
@@ -116,7 +116,7 @@ def find_impossible_token(case: VerifierCase, tokens: Tokens) -> Fault | None:
 
 
 def find_impossible(draft: DraftRequest, verdict: Verdict) -> Fault | None:
-    """Which emitted token has target probability 0; None if none has."""
+    """Find the first emitted token whose target probability is 0; None if there is none."""
     node = 0
     for kept in verdict.path:
         token = int(draft.tree.tokens[kept])

@@ -1,5 +1,4 @@
-"""How far a relaxed rule moves the distribution of the next token: total variation at the root of its trees, by
-context."""
+"""The bias of a relaxed rule: mean total variation of the next token's distribution at the root of its trees."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -20,13 +19,13 @@ from underpaint.sim.batched.images import lookups
 from underpaint.sim.synthetic.table_model import TableModel
 
 CONTEXTS = 256
-"""Contexts that the mean is taken over."""
+"""Number of contexts over which the mean is taken."""
 SIBLING_DRAWS = 16
-"""Draws of the siblings per context, where they are sampled."""
+"""Number of draws of the siblings per context, if they are sampled."""
 
 
 def visited_rows(model: TableModel, done: Lockstep, count: int, seed: int) -> IntArray:
-    """[count] rows of the tables at random cells of what was drawn, the first cell excluded."""
+    """[count] table rows at random cells of the drawn images, without their first cells."""
     draws = np.random.default_rng(seed)
     images = draws.integers(done.images.size, size=count)
     cells = draws.integers(1, model.grid.cells, size=count)
@@ -36,18 +35,17 @@ def visited_rows(model: TableModel, done: Lockstep, count: int, seed: int) -> In
 
 
 def alignment(model: TableModel, done: Lockstep, seed: int = 0) -> float:
-    """The mean overlap 1 - TV of target and drafter, one token past the root, where the images went."""
+    """The mean overlap 1 - TV of target and drafter at the token after the root, over random cells of the images."""
     rows = visited_rows(model, done, CONTEXTS, seed)
     return float(overlap(model.target[rows], model.draft[0][rows]).mean())
 
 
 def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep, seed: int = 0) -> float | None:
-    """The mean total variation between the next token's distribution under the rule and the target's, for the root's
-    children.
+    """Mean total variation between the next token's distribution under the rule and the target's, after the root.
 
-    By the rule's reference, exact in each context for point proposals. Sampled siblings are drawn SIBLING_DRAWS times a
-    context, and what a lossless rule does with the same draws is taken off, so that they add little of their own. 0 at
-    lossless settings; None for rules that decide by an argmax.
+    It uses the rule's reference implementation, and is exact in each context for point proposals. Sampled siblings are
+    drawn SIBLING_DRAWS times per context; the result of a lossless rule with the same draws is subtracted, to reduce
+    their noise. Returns 0 at lossless settings, and None for rules that decide by an argmax.
     """
     spec = RULES[scheme.rule_name]
     if scheme.lossless:
@@ -74,14 +72,14 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
 
 
 class _Root(NamedTuple):
-    """A context: the distributions [V] of target and drafter, and how the drafter's children are drawn."""
+    """A context: the distributions [V] of target and drafter, and how the root's children are drawn."""
 
     target: FloatArray
     draft: FloatArray
     drawn: Drawn
 
     def next_token(self, rule: Rule, tokens: IntArray) -> FloatArray:
-        """[V] the distribution of the next token where the drafted children are `tokens`."""
+        """[V] the distribution of the next token under `rule` if the drafted children are `tokens`."""
         count = tokens.size
         tree = DraftTree(
             tokens=np.append(0, tokens),

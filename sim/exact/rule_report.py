@@ -1,5 +1,4 @@
-"""The exact distribution of a rule on a small synthetic model: what it promises, what it does, and what could be
-done."""
+"""The exact distribution of a rule on a small synthetic model, compared with its promise and with optimal rules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,8 +48,8 @@ _PREFERRED = ("chain", "eagle1", "eagle2")
 class SyntheticModel:
     """A named target and drafter, small enough to enumerate.
 
-    sharpness: of the target's distributions (0 is uniform). error: the share of the drafter's distribution that is
-    another distribution, of the same sharpness and independent of the target's.
+    sharpness: scale of the target's logits (0 gives uniform distributions). error: the share of the drafter's
+    distribution that comes from another distribution, of the same sharpness and independent of the target's.
     """
 
     name: str
@@ -71,7 +70,7 @@ class SyntheticModel:
         return Blend(self.target_distribution(), other, self.error)
 
     def codes(self) -> FloatArray:
-        """The codebook [V, 2] that neighbours are taken from."""
+        """The codebook [V, 2] that defines the neighbours of a code."""
         return np.random.default_rng(self.seed).standard_normal((self.vocab_size, 2))
 
 
@@ -86,7 +85,7 @@ for _model in (
 
 
 class ResidualReport(NamedTuple):
-    """What a rule does with one of its residuals; the figures are those of `ExactReport`."""
+    """The results of a rule with one of its residuals; for the fields see `ExactReport`."""
 
     total_variation: float
     total_variation_cycle: float
@@ -95,11 +94,11 @@ class ResidualReport(NamedTuple):
 
 
 class ExactReport(NamedTuple):
-    """What `exact_report` found; the names are those of its JSON."""
+    """The results of `exact_report`; the JSON output uses the same names."""
 
     rule: str
     settings: dict[str, Any]
-    """Of the rule, as used: those given, and the defaults of the others; without codebook arrays."""
+    """Settings of the rule, including defaults, without codebook arrays."""
     policy: str
     drawn: str
     model: str
@@ -108,24 +107,24 @@ class ExactReport(NamedTuple):
     promise: str
     bound: str
     total_variation: float
-    """Of the whole image's distribution to the target's (to its argmax image for a greedy rule)."""
+    """Total variation between the distributions of whole images and the target's (a greedy rule: its argmax image)."""
     total_variation_cycle: float
-    """The same after one draft and one verify, the rest drawn from the target."""
+    """The same if only the first cycle uses the rule and the target draws the rest."""
     accepted_tokens: float
-    """Expected drafted tokens kept in the first draft and verify."""
+    """Expected number of accepted draft tokens in the first cycle."""
     acceptance: float
-    """Probability that it keeps at least one."""
+    """Probability that the first cycle accepts at least one draft token."""
     transport_bound: float
-    """The largest `acceptance` of any lossless rule, given these proposals (`algos.transport`)."""
+    """The largest `acceptance` of any lossless rule with these draft tokens (`algos.transport`)."""
     transport_gap: float
-    """transport_bound - acceptance; below 0, bias has bought what no lossless rule could."""
+    """transport_bound - acceptance; if negative, the rule accepts more than any lossless rule can."""
     passes: float
-    """Expected target passes (NFE) for the image."""
+    """Expected number of target passes (NFE) per image."""
     beyond_bound: float | None
-    """By how much the next token's total variation after the root exceeds what a bounded rule promises, at most 0 where
-    it keeps that; the largest over first tokens. None for rules that promise no bound, and for greedy ones."""
+    """How much the next token's total variation after the root exceeds the bound that the rule promises, as the maximum
+    over first tokens; at most 0 if the promise is kept. None for rules without a bound, and for greedy rules."""
     residuals: dict[str, ResidualReport]
-    """The same rule with each residual that it has for such trees; empty for a rule that has one alone."""
+    """Results with each residual that the rule supports for such trees; empty if it has only one."""
 
 
 def exact_report(
@@ -136,12 +135,18 @@ def exact_report(
     policy_settings: Mapping[str, Any] = NO_SETTINGS,
     max_nodes: int = 4,
 ) -> ExactReport:
-    """The exact distribution of `rule` on a synthetic model, by enumeration.
+    """Compute the exact distribution of `rule` on a synthetic model, by enumeration.
 
-    policy: a name; None takes the first of chain, eagle1, eagle2 that fits the rule.
-    max_nodes: the largest draft tree, its root included; the work grows fast with it.
-    settings: the rule's; `neighbours` and `codebook` come from the model unless given.
-    Raises ValueError on an unknown name or setting, and on a rule and a policy that do not fit each other.
+    Args:
+        rule: Name of the rule.
+        model: Name of the synthetic model.
+        policy: Name of the policy; None takes the first of chain, eagle1, eagle2 that fits the rule.
+        settings: Settings of the rule; `neighbours` and `codebook` default to the model's.
+        policy_settings: Settings of the policy.
+        max_nodes: Nodes of the largest draft tree, including its root; the work grows fast with it.
+
+    Raises:
+        ValueError: A name or setting is unknown, `max_nodes` is below 2, or the rule does not fit the policy.
     """
     spec, world = RULES[rule], MODELS[model]
     shape = _fitting(spec) if policy is None else POLICIES[policy]
@@ -208,7 +213,7 @@ def _measure(
 
 
 def _root_bound(spec: RuleSpec, policy: Policy, model: SyntheticModel, start: Prefix, max_nodes: int) -> float:
-    """The transport bound for the children of the root after the first token, over the policy's own draws."""
+    """The transport bound for the root's children after the first token, over the draws of the policy."""
     target = SyntheticTarget(model.target_distribution(), model.grid)
     drafter = SyntheticDrafter(model.draft_distribution())
 
@@ -231,7 +236,7 @@ def _beyond_bound(
     first: Mapping[EnumeratedRun, float],
     max_nodes: int,
 ) -> float | None:
-    """See `ExactReport.beyond_bound`; first: the runs of one draft and one verify after the first token."""
+    """Compute `ExactReport.beyond_bound`. first: the runs of one cycle after the first token."""
     if spec.bound_at is None or spec.greedy:
         return None
     settings = {name: getattr(rule, name) for name in settings_fields(spec.make)}
@@ -251,7 +256,7 @@ def _beyond_bound(
 
 
 def _root_shapes(policy: Policy, model: SyntheticModel, start: Prefix, max_nodes: int) -> set[tuple[int, int]]:
-    """Children of the root, and levels, of every tree that a policy may draw after the first token."""
+    """The (number of root children, depth) of every tree that a policy may draw after the first token."""
     target = SyntheticTarget(model.target_distribution(), model.grid)
     drafter = SyntheticDrafter(model.draft_distribution())
 

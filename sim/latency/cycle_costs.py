@@ -1,4 +1,4 @@
-"""What decoding runs cost by costs measured inside decoding loops, the host's share included."""
+"""The time of decoding runs, including the host, from costs measured inside decoding loops."""
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from underpaint.sim.report.statistics import ImageTimes, Runs
 
 
 def host_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> FloatArray:
-    """[I] ms of the host, the first pass left out; ValueError where a family was not measured.
+    """[I] ms of host time without the first pass; ValueError if a family was not measured.
 
-    Chains that came in one call are "one_call", other trees `family`, and a cycle over the root alone is a plain
-    step, which is too cheap where a policy drafted and then verified nothing of it. Where a "cost_aware" policy had
-    the choice of a call, calls and plain steps are "cost_aware_chain".
+    Chains drafted in one call have the family "one_call", and other trees have `family`. A cycle over the root alone
+    counts as a plain step; this is too cheap if a policy drafted and then verified nothing. If a "cost_aware" policy
+    could choose a call for a chain, calls and plain steps have the family "cost_aware_chain".
     """
     alone, calls = _alone(runs), runs.chained.sum(axis=1)
     chained = runs.chained @ np.arange(runs.chained.shape[1])
@@ -48,12 +48,12 @@ def _family_ms(
 
 
 def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> ImageTimes:
-    """What each image takes. The first pass, of the condition alone, costs a plain step, counted as a target pass.
+    """Compute the time of each image. The first pass, over the condition, costs a plain step, counted as target pass.
 
-    The target pass of a plain step costs what plain autoregression's does; between the drafts of a "cost_aware" policy,
-    what such a pass costs in cycles that draft. In curves that do not tell trees drawn with replacement apart, the host
-    takes as long for them as for other sampled trees.
-    Raises ValueError where the family was not measured, SizeMissing for sizes beyond the measured ones.
+    The target pass of a plain step costs as much as in plain autoregression, but with a "cost_aware" policy as much as
+    in cycles that draft. If the curve does not distinguish trees drawn with replacement, the host takes as long for
+    them as for other sampled trees. Raises ValueError if the family was not measured, SizeMissing for sizes beyond the
+    measured ones.
     """
     levels = np.arange(runs.chained.shape[1])
     known: HostFamily = "sampled" if family in ("iid", "iid_paths") and family not in costs.host_ms else family
@@ -73,7 +73,7 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
 
 
 def _draft_ms(costs: InCycleCosts, runs: Runs, levels: IntArray, family: HostFamily) -> FloatArray:
-    """[I] ms of trees: one by one by their levels, or in one call each where the drafter can and the family does."""
+    """[I] ms of drafting: level by level, or one call per tree if the curve has such calls for the family."""
     one_call = costs.tree_ms.get(family)
     if one_call is None:
         return _curve_ms(levels, costs.draft_ms, "drafter passes")
@@ -83,7 +83,7 @@ def _draft_ms(costs: InCycleCosts, runs: Runs, levels: IntArray, family: HostFam
 
 
 def _alone(runs: Runs) -> IntArray:
-    """[I] cycles over the root alone."""
+    """[I] number of cycles over the root alone."""
     return runs.verify[:, 1] - runs.decodings
 
 
@@ -96,10 +96,8 @@ def _curve_ms(counts: IntArray, curve: Curve, what: str) -> FloatArray:
 
 
 def family_of(scheme: Scheme) -> HostFamily:
-    """How the host drafts trees that are no chain in one call.
-
-    A static tree that was chosen by costs (`sequoia_top_k`) is drafted as any other.
-    """
+    """How the host drafts trees that are not chains drafted in one call. A static tree that was chosen by costs
+    (`sequoia_top_k`) is drafted like any other tree of likeliest tokens."""
     policy = POLICIES[scheme.policy_name]
     if policy.drawn == "iid" and not policy.chain:
         return "iid_paths" if RULES[scheme.rule_name].looks_ahead else "iid"
@@ -109,5 +107,5 @@ def family_of(scheme: Scheme) -> HostFamily:
 
 
 def pools(scheme: Scheme) -> bool:
-    """Whether the rule pools codes."""
+    """Whether the rule pools over codes."""
     return RULES[scheme.rule_name].codebook

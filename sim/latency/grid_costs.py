@@ -1,4 +1,4 @@
-"""What images cost that loops over cells of a grid draw, ZipAR's and MuLo-SD's, by costs measured inside such loops."""
+"""The time of images drawn by loops over grid cells (ZipAR and MuLo-SD), from costs measured inside such loops."""
 
 from typing import NamedTuple
 
@@ -13,10 +13,10 @@ _REMEDY = "measure a whole curve with `underpaint costs --renew --full`"
 
 
 class GridCounts(NamedTuple):
-    """What I images took, in sum over their decodings.
+    """Counts of I images, summed over their decodings.
 
-    begun: `[I]`, passes over the condition. fed: `[I, T + 1]`, the other passes by the tokens that they were fed.
-    drawn: `[I]`, cells that were drawn. judged: `[I]`, cells whose draft was judged.
+    begun: `[I]`, passes over the condition. fed: `[I, T + 1]`, other passes by number of input tokens.
+    drawn: `[I]`, drawn cells. judged: `[I]`, cells whose draft token was verified.
     """
 
     begun: IntArray
@@ -26,16 +26,14 @@ class GridCounts(NamedTuple):
 
     @property
     def passes(self) -> IntArray:
-        """[I] passes."""
+        """[I] number of all passes."""
         count: IntArray = self.begun + self.fed.sum(axis=1)
         return count
 
 
 class LowDrafts(NamedTuple):
-    """What drafted: a target of 1 / `ratio` of the side, in 8 bits or not (None: where there is one), and a resampler.
-
-    pictures: `[I]`, how many whole pictures were enlarged.
-    """
+    """The work of a low-resolution drafter: a target at 1 / `ratio` of the side length, and a resampler. int8: whether
+    it runs in 8 bits; None prefers 8 bits if measured. pictures: `[I]`, number of upsampled images."""
 
     counts: GridCounts
     ratio: int
@@ -45,7 +43,7 @@ class LowDrafts(NamedTuple):
 
 
 def grid_times(costs: InGridCosts, counts: GridCounts, low: LowDrafts | None = None) -> ImageTimes:
-    """What each image takes; `SizeMissing` where the curve was not measured for it."""
+    """Compute the time of each image; `SizeMissing` if the curve has no measurement for it."""
     target = _passes_ms(counts, costs.target_ms, costs.begin_ms, "target passes")
     host, none = _host_ms(costs, counts), np.zeros(target.size)
     drafter: FloatArray = none

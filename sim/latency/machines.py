@@ -1,4 +1,4 @@
-"""Named machines and models, and the time that a pass of one takes on the other."""
+"""Named machines and models, and a roofline model of the time of a pass."""
 
 import tomllib
 from dataclasses import dataclass
@@ -16,39 +16,39 @@ from underpaint.artifacts.knee import Knee, find_knee
 from underpaint.artifacts.strict_json import Within, build_typed
 
 MOST_BATCH: Final = 65_536
-"""Images of one pass; more fit into no machine's memory."""
+"""Largest number of images in a pass; more do not fit into any machine's memory."""
 MACHINE_FILE: Final = ".toml"
-"""How the files that describe a machine end."""
+"""File name ending of machine descriptions."""
 ACTIVATIONS: Final = 42
-"""Numbers that the kernels of a layer read and write for each position, in widths of the layer, weights and cache left
-out: norms, the seven products' inputs and outputs, rotary embedding, the gate and two sums, each a kernel."""
+"""Values that a layer's kernels read and write per position, in multiples of the layer's width, without weights and KV
+cache: norms, inputs and outputs of the seven matrix products, rotary embedding, gate and two sums, each a kernel."""
 FIXED: Final = "-fixed"
-"""Behind a batch: its images start together, and the slot of one that has ended stays empty until the last ends."""
+"""Suffix of a batch without refill: its images start together, and finished slots stay empty until the last ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A device and the engine on it: what a kernel takes, and what the host takes.
+    """A device and the engine on it, described by the costs of kernels and of the host.
 
     Args:
-        name: As tables call it.
-        title: What it is.
-        bandwidth: GB/s of main memory.
-        peak: Dense TFLOP/s of products.
-        launch_us: Microseconds of a kernel beside its work: the launch, and the time until all processors are busy.
-            About 3 with CUDA graphs, 9 to 16 without.
-        source: Where the figures are from.
-        weight_bytes: Of a weight.
-        value_bytes: Of a cached number, and of one that a kernel hands to the next.
-        bandwidth_share: The share of `bandwidth` that kernels reach; the A100's where nothing else is known.
-        peak_share: The share of `peak` that large products reach.
-        tile: Positions of a product's largest tile; fewer positions take the smallest power of two. A product over one
-            more than a multiple computes a whole tile more.
-        kernels: Kernels launched in a layer; None takes the decoder's own number.
-        host_ms: What a cycle that drafts takes on the host, beyond its passes.
-        host_step_ms: What a step of plain autoregression takes there; None takes `host_ms`.
-        processors: Multiprocessors; 0 where they are not known.
-        ghz: Their clock.
+        name: Short name, for tables.
+        title: Full name.
+        bandwidth: Memory bandwidth in GB/s.
+        peak: Peak rate of dense matrix products in TFLOP/s.
+        launch_us: Microseconds per kernel in addition to its work: the launch, and the time until all processors are
+            busy. About 3 with CUDA graphs, 9 to 16 without.
+        source: Source of the figures.
+        weight_bytes: Bytes per weight.
+        value_bytes: Bytes per value in the KV cache, and per value passed from one kernel to the next.
+        bandwidth_share: Share of `bandwidth` that kernels reach; the default is the A100's.
+        peak_share: Share of `peak` that large matrix products reach.
+        tile: Positions in the largest tile of a product; fewer positions use the smallest sufficient power of two. One
+            position more than a multiple costs a whole additional tile.
+        kernels: Kernels launched per layer; None takes the decoder's number.
+        host_ms: Host time of a cycle that drafts, in addition to its passes.
+        host_step_ms: Host time of a step of plain autoregression; None takes `host_ms`.
+        processors: Number of multiprocessors; 0 if unknown.
+        ghz: Clock of the multiprocessors; 0 if unknown.
     """
 
     name: str
@@ -69,15 +69,15 @@ class Machine:
     ghz: Annotated[float, Within(0.0, 100.0)] = 0.0
 
     def work_us(self, moved: FloatArray | float, done: FloatArray | float = 0.0, slots: float = 0.0) -> FloatArray:
-        """Microseconds of a kernel's work, its launch left out: the largest of three times.
+        """Microseconds of a kernel's work without its launch: the largest of three times.
 
         Args:
-            moved: Bytes that it reads and writes.
-            done: Floating-point operations of its products.
-            slots: Instructions that the busiest scheduler issues, one a clock.
+            moved: Bytes read and written.
+            done: Floating-point operations of matrix products.
+            slots: Instructions issued by the busiest scheduler, one per clock cycle.
 
         Raises:
-            ValueError: Slots are asked of a machine whose clock is not known.
+            ValueError: `slots` is given, but the machine's clock is unknown.
         """
         if slots and not self.ghz:
             raise ValueError(f"machine '{self.name}': expected its clock (ghz) to count instructions, got none")
@@ -89,21 +89,21 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSize:
-    """A decoder.
+    """The size of a decoder.
 
     Args:
-        name: As tables call it.
-        title: What it is.
-        parameters: Of a pass, the embedding left out.
-        layers: Of attention and feed-forward.
-        width: Of a position.
-        vocab_size: Rows of the head.
+        name: Short name, for tables.
+        title: Full name and resolution.
+        parameters: Parameters used in a pass, without the embedding.
+        layers: Number of transformer layers (attention and feed-forward).
+        width: Hidden size.
+        vocab_size: Vocabulary size: rows of the LM head.
         cells: Image tokens at the resolution in the title.
-        guided: Whether it is sampled with a guidance pair: two rows of every position.
-        source: Where the figures are from.
-        drafter_layers: Of the EAGLE drafter, which shares the head.
-        kernels: Launched in a layer.
-        key_width: Of a position's keys, and of its values; 0 takes `width`.
+        guided: Whether classifier-free guidance is used, with two rows per image.
+        source: Source of the figures.
+        drafter_layers: Layers of the EAGLE drafter, which shares the LM head.
+        kernels: Kernels launched per layer.
+        key_width: Total width of the keys, and of the values, of a position; 0 takes `width`.
     """
 
     name: str
@@ -124,7 +124,7 @@ MACHINES: Registry[Machine] = Registry("machine")
 
 
 def _machine(values: dict[str, Any], name: str, source: str = "") -> Machine:
-    """A machine of a TOML table; ValueError as `build_typed`."""
+    """Build a machine from a TOML table; ValueError as in `build_typed`."""
     return build_typed(Machine, {"name": name, "title": name, "source": source, **values}, "machine")
 
 
@@ -154,18 +154,18 @@ for _model in (
 
 @dataclass(frozen=True, slots=True)
 class RooflineCosts:
-    """A pass as the sum of its kernels, each its launch and the largest of its times; see `Machine.work_us`.
+    """A roofline model: the time of a pass is the sum of its kernels' launch and work times (see `Machine.work_us`).
 
-    The products read the weights once and compute whole tiles of positions; attention reads the cache of `cached`
-    positions; the other kernels move `ACTIVATIONS`. A guidance pair doubles the rows; so does every image of the
-    `batch`. Any size is answered for, as nothing is measured.
+    Matrix products read the weights once and compute whole tiles of positions; attention reads the KV cache of `cached`
+    positions; the other kernels move `ACTIVATIONS`. Each image of the `batch` adds one row, or two with guidance. All
+    sizes are supported, because nothing is measured.
 
     Args:
-        machine: Where.
-        model: What.
-        batch: Images of a pass.
-        cached: Positions in the cache, at least 0; None takes half of the picture.
-        refilled: Whether the next image takes the slot of one that has ended.
+        machine: The machine.
+        model: The size of the decoder.
+        batch: Images per pass.
+        cached: Positions in the KV cache, at least 0; None takes half of the image.
+        refilled: Whether the next image takes the batch slot of a finished one.
     """
 
     machine: Machine
@@ -182,7 +182,7 @@ class RooflineCosts:
 
     @property
     def name(self) -> str:
-        """Machine and model."""
+        """The names of machine and model, and the batch if there is one."""
         batch = f"/batch{self.batch}" + ("" if self.refilled else FIXED) if self.batch > 1 else ""
         return f"{self.machine.name}/{self.model.name}{batch}"
 
@@ -204,7 +204,7 @@ class RooflineCosts:
         return self._pass_ms(nodes, self.model.parameters, self.model.layers, cached)
 
     def draft_ms(self, nodes: IntArray) -> FloatArray:
-        """The drafter's own layers, the layer that joins token and feature, and the head."""
+        """[K] ms of drafter passes: its own layers, the layer that joins token and feature, and the LM head."""
         model = self.model
         head = float(model.width * model.vocab_size)
         own = (model.parameters - head) / model.layers * model.drafter_layers + 2.0 * model.width**2
@@ -212,11 +212,11 @@ class RooflineCosts:
         return self._pass_ms(nodes, own + head, model.drafter_layers, cached)
 
     def prefill_ms(self, tokens: IntArray) -> FloatArray:
-        """[K] ms of a pass over prompts of `tokens` [K], before which nothing is cached."""
+        """[K] ms of prefill passes over prompts of `tokens` [K], with an empty KV cache."""
         return self._pass_ms(tokens, self.model.parameters, self.model.layers, 0)
 
     def knee(self) -> Knee:
-        """Up to how many nodes a target pass costs about what it costs over one; nodes grow by whole tiles."""
+        """The number of nodes up to which a target pass costs about as much as over one node, by whole tiles."""
         rows = self.batch * (2 if self.model.guided else 1)
         sizes = sorted({max(1, tiles * self.machine.tile // rows) for tiles in range(1, 33)} | {1})
         return find_knee(list(zip(sizes, self.verify_ms(np.array(sizes)).tolist(), strict=True)))
@@ -239,17 +239,17 @@ class RooflineCosts:
 
 
 def machine_file(name: str) -> Path | None:
-    """The file that describes the machine of "FILE.toml/model"; None where the name is of a known machine."""
+    """The path of the machine file in "FILE.toml/model"; None if the name has no file."""
     path, slash, _ = name.partition(f"{MACHINE_FILE}/")
     return Path(path + MACHINE_FILE) if slash else None
 
 
 def read_machine(path: Path) -> Machine:
-    """Read a machine from a TOML file with the fields of `Machine`; `name`, `title` and `source` may be left out.
+    """Read a machine from a TOML file with the fields of `Machine`; `name`, `title` and `source` are optional.
 
     Raises:
-        ValueError: There is no such file, it is no TOML, a field is unknown or missing, or a value is out of its range.
-        OSError: It cannot be read.
+        ValueError: The file is missing or is not TOML, a field is unknown or missing, or a value is out of range.
+        OSError: The file cannot be read.
     """
     if not path.exists():
         raise ValueError(
@@ -266,15 +266,14 @@ def read_machine(path: Path) -> Machine:
 
 
 def roofline(name: str) -> RooflineCosts:
-    """The roofline of "machine/model", or of "machine/model/batch8" for eight images at once.
+    """The roofline of "machine/model", or of "machine/model/batch8" for batches of eight images.
 
-    "machine/model/batch8-fixed" draws eight that start together: the slots of those that end early stay empty.
-
-    The machine is a known one, or the path of a file that `read_machine` takes: "lab/my-gpu.toml/llamagen-xl".
+    In "machine/model/batch8-fixed", the images of a batch start together and the slots of finished ones stay empty.
+    The machine is a known name, or a path for `read_machine`, as in "lab/my-gpu.toml/llamagen-xl".
 
     Raises:
-        ValueError: A name is unknown, or the file describes no machine.
-        OSError: The file is not there.
+        ValueError: A name is unknown, or the file is missing or describes no machine.
+        OSError: The file cannot be read.
     """
     file = machine_file(name)
     machine, slash, rest = name.partition("/")

@@ -1,4 +1,4 @@
-"""Latency models: what a target pass and a drafter pass cost, measured on a machine or by its roofline."""
+"""Latency models: the times of target and drafter passes, measured on a machine or from its roofline."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -10,43 +10,43 @@ from underpaint.artifacts.cost_curve import CostCurveFile, Curve, check_curve
 
 
 class SizeMissing(ValueError):
-    """A latency model was asked for a size, or a part, that it was not measured for."""
+    """A latency model has no measurement for a requested size or part."""
 
 
 class Costs(Protocol):
-    """A latency model."""
+    """A latency model: the times of target and drafter passes by their number of nodes."""
 
     @property
     def name(self) -> str:
-        """The model and the machine that it describes, as tables call them."""
+        """The names of the model and the machine, for tables."""
         ...
 
     @property
     def overhead_ms(self) -> float:
-        """What a cycle costs beyond its passes."""
+        """Time of a cycle in addition to its passes, in ms."""
         ...
 
     @property
     def step_overhead_ms(self) -> float:
-        """What a step of plain autoregression costs beyond its pass."""
+        """Time of a step of plain autoregression in addition to its pass, in ms."""
         ...
 
     @property
     def waits_for(self) -> int:
-        """Images that start together and wait for the last of them; 1 where none waits."""
+        """Number of images that start together and wait for the last of them; 1 if none waits."""
         ...
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
-        """[K] ms of target passes over `nodes` [K] (root included); SizeMissing for sizes it does not answer for."""
+        """[K] ms of target passes over `nodes` [K] (including the root); SizeMissing for unknown sizes."""
         ...
 
     def draft_ms(self, nodes: IntArray) -> FloatArray:
-        """[K] ms of drafter passes that expand `nodes` [K]; SizeMissing for sizes it does not answer for."""
+        """[K] ms of drafter passes that expand `nodes` [K]; SizeMissing for unknown sizes."""
         ...
 
 
 def read_curve(curve: Curve, nodes: IntArray, what: str) -> FloatArray:
-    """[K] ms on the line between the measured sizes; SizeMissing names those beyond them: none is extrapolated."""
+    """[K] ms, interpolated linearly between measured sizes. Sizes outside raise SizeMissing: no extrapolation."""
     sizes, times = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
     beyond = np.unique(nodes[(nodes < sizes[0]) | (nodes > sizes[-1])]).tolist()
     if beyond:
@@ -59,10 +59,8 @@ def read_curve(curve: Curve, nodes: IntArray, what: str) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCosts:
-    """A measured cost curve. Between two measured sizes the line between them holds; beyond them nothing does.
-
-    overhead_ms: host time of a cycle beyond the passes, >= 0.
-    """
+    """A measured cost curve, with linear interpolation between measured sizes and no extrapolation. overhead_ms: host
+    time of a cycle in addition to its passes, >= 0."""
 
     name: str
     verify: Curve
@@ -86,7 +84,7 @@ class MeasuredCosts:
 
     @classmethod
     def of(cls, curve: CostCurveFile) -> Self:
-        """Passes repeated alone, as a cost curve's file has them."""
+        """Read the costs of passes that were measured alone from a cost curve."""
         return cls(curve.name, curve.verify_ms, curve.draft_ms, curve.overhead_ms)
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Published times of passes beside the roofline's: what machines are calibrated on, and how far the model is off."""
+"""Compare published times of passes with the roofline model, which is calibrated on some of them."""
 
 import json
 from dataclasses import dataclass, replace
@@ -11,24 +11,24 @@ from underpaint.artifacts.strict_json import build_typed
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, DecoderSize, RooflineCosts
 
 WITHIN: Final = 0.15
-"""The relative error beyond which a published time needs a reason."""
+"""A relative error above this needs a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPass:
-    """The time of a target pass as a report gives it.
+    """A published time of a target pass.
 
     Args:
-        source: The report, and the settings it names.
-        machine: A known machine's name.
-        decoder: A known decoder's name, or one of the file's own.
-        ms: Of a pass, the host's share included.
-        batch: Images of a pass; a guided decoder has two rows of each.
-        cached: Positions in the cache, in the mean; None takes half of the picture.
-        nodes: Positions of each row.
-        weight_bytes: Of a weight; None takes the machine's.
-        fitted: Whether the machine's figures were chosen by this row.
-        reason: Why the model misses it by more than `WITHIN`.
+        source: The report and its settings.
+        machine: Name of a known machine.
+        decoder: Name of a known decoder, or of one in the JSON file.
+        ms: Time of a pass, including host time.
+        batch: Images per pass; with guidance, each image has two rows.
+        cached: Mean number of positions in the KV cache; None takes half of the image.
+        nodes: Number of positions in each row.
+        weight_bytes: Bytes per weight; None takes the machine's.
+        fitted: Whether the machine's parameters were fitted to this row.
+        reason: Why the prediction is off by more than `WITHIN`.
     """
 
     source: str
@@ -44,7 +44,7 @@ class PublishedPass:
 
 
 class CheckedPass(NamedTuple):
-    """A published time beside the model's, in ms; error: predicted / published - 1."""
+    """A published time and its prediction in ms. error: predicted / published - 1."""
 
     row: PublishedPass
     predicted_ms: float
@@ -52,7 +52,7 @@ class CheckedPass(NamedTuple):
 
 
 def check_latencies() -> tuple[CheckedPass, ...]:
-    """Every published time beside what the roofline of its settings says."""
+    """Predict every published time with the roofline of its settings."""
     text = files("underpaint.sim.latency").joinpath("published_latencies.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
     own = {one["name"]: build_typed(DecoderSize, one, "decoder") for one in values["decoders"]}

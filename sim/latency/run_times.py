@@ -1,4 +1,4 @@
-"""What decoding runs take on a machine: by passes repeated alone, or, where they were measured, inside cycles."""
+"""The time of decoding runs on a machine, from costs of passes alone or, if measured, from costs inside cycles."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,30 +15,30 @@ from underpaint.sim.latency.models import Costs, MeasuredCosts
 from underpaint.sim.report.statistics import Estimate, ImageTimes, Runs, plain_ms, times_faster
 
 CURVE: Final = ".json"
-"""How the names of measured machines end: paths of cost curves."""
+"""Ending of the names of measured machines, which are paths of cost curves."""
 
 
 class RunTimes(Protocol):
-    """The time of runs."""
+    """Prices of decoding runs on a machine."""
 
     @property
     def plain_ms(self) -> float:
-        """A step of plain autoregression."""
+        """Time of a step of plain autoregression, in ms."""
         ...
 
     @property
     def fuses_chains(self) -> bool:
-        """Whether a chain in one call of the drafter has a price of its own."""
+        """Whether a chain that the drafter drafts in one call has its own price."""
         ...
 
     def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
-        """What each image takes; ValueError where the machine was not measured for what the runs hold."""
+        """Compute the time of each image; ValueError if the machine lacks a measurement that the runs need."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedTimes:
-    """Passes cost what they do when repeated alone, or at least; the host's share is `costs.overhead_ms`."""
+    """Prices from costs of passes measured alone, or from a roofline; host time per cycle is `costs.overhead_ms`."""
 
     costs: Costs
     fuses_chains: bool = False
@@ -53,7 +53,7 @@ class RepeatedTimes:
 
 @dataclass(frozen=True, slots=True)
 class InCycleTimes:
-    """Passes and host cost what they do inside decoding loops."""
+    """Prices from costs of passes and of the host, measured inside decoding loops."""
 
     costs: InCycleCosts
 
@@ -70,24 +70,24 @@ class InCycleTimes:
         return cycle_costs.times(self.costs, known, family_of(scheme), pools(scheme))
 
     def _known(self, runs: Runs) -> Runs:
-        """The runs as this drafter makes them: level by level where it has no calls for chains."""
+        """The runs as this drafter executes them: chains level by level if it cannot draft them in one call."""
         return runs if self.fuses_chains else replace(runs, chained=np.zeros_like(runs.chained))
 
 
 def speedup(prices: RunTimes, scheme: Scheme, runs: Runs) -> Estimate:
-    """How many times faster than plain autoregression at the same prices."""
+    """The speed-up over plain autoregression at the same prices."""
     return times_faster(runs, prices.times(scheme, runs).total, prices.plain_ms)
 
 
 def latency_model_of(machine: str) -> Costs:
-    """Passes alone by "machine/model" or the path of a cost curve; ValueError or OSError where there is none."""
+    """Open a latency model of passes alone by "machine/model" or a cost curve's path; ValueError or OSError if none."""
     return MeasuredCosts.of(read_cost_curve(Path(machine))) if machine.endswith(CURVE) else roofline(machine)
 
 
 def run_times_of(machine: str) -> RunTimes:
-    """The prices by "machine/model" or the path of a cost curve, inside cycles where it holds them.
+    """Open the prices of "machine/model" or of a cost curve's path, inside cycles if the curve has them.
 
-    ValueError or OSError where there is none.
+    Raises ValueError or OSError if there is no such machine or file.
     """
     if not machine.endswith(CURVE):
         return RepeatedTimes(roofline(machine))
@@ -95,5 +95,5 @@ def run_times_of(machine: str) -> RunTimes:
 
 
 def run_times(curve: CostCurveFile) -> RunTimes:
-    """The prices of a measured curve, inside cycles where it holds them."""
+    """The prices of a measured curve, inside cycles if it has them."""
     return RepeatedTimes(MeasuredCosts.of(curve)) if curve.in_cycle is None else InCycleTimes(curve.in_cycle)

@@ -1,7 +1,7 @@
-"""The figures that the papers argue from, taken from what a target and its drafter thought of every cell.
+"""Measure the premises of papers, from the distributions of a target and its drafter at every cell.
 
-Flat distributions and near-duplicate codes: arXiv 2410.03355 (LANTERN). Difficulty that is local, so that the
-neighbouring tree tells how deep to draft: ADT-Tree.
+Flat distributions and near-duplicate codes: arXiv 2410.03355 (LANTERN). Local difficulty, which lets a neighbouring
+tree predict how deep to draft: ADT-Tree.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from underpaint.sim.premises.regions import REGIONS
 from underpaint.sim.replay.trace import draw_image, entropy, record_image
 
 NEAREST: Final = 10
-"""Codes near a drawn one whose mass is summed."""
+"""Number of codes nearest to the drawn one whose mass is summed."""
 _WINDOW: Final = 16
-"""A control has one of so many ranks of frequency to either side of the code that it stands for."""
+"""Largest difference in frequency rank between a code and its control, if enough codes are free."""
 _RESAMPLES: Final = 2000
 _SEED: Final = 11
 
 
 class Figure(NamedTuple):
-    """A figure over all images, with the ends of its 95 % interval by a bootstrap over images; None of one image."""
+    """A value over all images, with its 95 % bootstrap interval over images; the ends are None for one image."""
 
     value: float
     low: float | None
@@ -38,14 +38,18 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Premises:
-    """Images I, cells C, drafter depths D (tokens past the root; none without a drafter).
+    """Measurements on I images of C cells, with D drafter depths (tokens past the root; 0 without a drafter).
 
-    grid, vocab_size: of the model. top_probability, entropy: [I, C], of the target's distribution that is drawn from;
-    nats. near_mass: [I, C], its mass on the `nearest` codes next to the drawn one, itself left out. control_mass: the
-    same of as many random codes, each as frequent as the near code that it stands for. acceptance: [I, D, C], the
-    overlap 1 - TV of drafter and target. agreement: [I, D, C], whether their likeliest tokens are one. draft_top,
-    draft_entropy: [I, D, C], of the drafter's distribution. regions: [I, C] places in `REGIONS`; None where no picture
-    could be made.
+    Attributes:
+        grid, vocab_size: The model's grid and vocabulary size.
+        nearest: Number of near codes in `near_mass`.
+        top_probability, entropy: [I, C], largest probability, and entropy in nats, of the target's distribution.
+        near_mass: [I, C], the target's mass on the `nearest` codes next to the drawn one, without the drawn one.
+        control_mass: [I, C], its mass on as many random codes, each about as frequent as the near code it replaces.
+        acceptance: [I, D, C], the overlap 1 - TV of drafter and target.
+        agreement: [I, D, C], whether drafter and target have the same likeliest token.
+        draft_top, draft_entropy: [I, D, C], the same of the drafter's distribution.
+        regions: [I, C] index in `REGIONS`; None if the images could not be decoded to pixels.
     """
 
     grid: Grid
@@ -63,7 +67,7 @@ class Premises:
 
     @property
     def depths(self) -> int:
-        """D."""
+        """D, the number of drafter depths."""
         return int(self.acceptance.shape[1])
 
     def mean_top(self) -> Figure:
@@ -71,25 +75,25 @@ class Premises:
         return mean_figure(self.top_probability)
 
     def perplexity(self) -> Figure:
-        """exp of the mean entropy: so many codes would be as hard to tell if all were equally likely."""
+        """exp of the mean entropy: the number of equally likely codes with the same entropy."""
         return _bootstrap(lambda rows: float(np.exp(self.entropy[rows].mean())), len(self.entropy))
 
     def near_ratio(self) -> Figure:
-        """Mean mass of the near codes over that of their controls; infinite where the controls hold none."""
+        """Mean mass of the near codes divided by that of their controls; infinite if the controls have no mass."""
         return _bootstrap(
             lambda rows: _ratio(self.near_mass[rows].mean(), self.control_mass[rows].mean()), len(self.near_mass)
         )
 
     def drafted(self, depth: int) -> slice:
-        """Cells that a draft reaches `depth` tokens past its root (0 first): none lies before."""
+        """The cells that a draft can reach `depth` tokens past its root (from 0)."""
         return slice(depth + 1, None)
 
     def acceptance_at(self, depth: int) -> Figure:
-        """Mean overlap of drafter and target, `depth` tokens past the root (0 first)."""
+        """Mean overlap of drafter and target, `depth` tokens past the root (from 0)."""
         return mean_figure(self.acceptance[:, depth, self.drafted(depth)])
 
     def agreement_at(self, depth: int) -> Figure:
-        """Share of cells where drafter and target hold the same token for the likeliest."""
+        """Share of cells where drafter and target have the same likeliest token."""
         return mean_figure(np.asarray(self.agreement[:, depth, self.drafted(depth)], np.float64))
 
     def draft_top_at(self, depth: int) -> Figure:
@@ -101,22 +105,20 @@ class Premises:
         return mean_figure(self.draft_entropy[:, depth, self.drafted(depth)])
 
     def region_share(self, region: str) -> float:
-        """The share of cells that lie there; 0 without pictures."""
+        """Share of cells in a region; 0 if regions are unknown."""
         return 0.0 if self.regions is None else float((self.regions == REGIONS.index(region)).mean())
 
     def region_top(self, region: str) -> Figure | None:
-        """Mean probability of the likeliest token in a region; None where no cell lies there."""
+        """Mean probability of the likeliest token in a region; None if the region has no cells."""
         return self._region_mean(self.top_probability, region)
 
     def region_entropy(self, region: str) -> Figure | None:
-        """Mean entropy in a region, in nats; None where no cell lies there."""
+        """Mean entropy in a region, in nats; None if the region has no cells."""
         return self._region_mean(self.entropy, region)
 
     def region_factor(self) -> Figure | None:
-        """Mean likeliest probability of the region where it is largest over that where it is smallest.
-
-        The two regions are those of all images, in every resampling too. None with fewer than two regions.
-        """
+        """Mean likeliest probability of the region with the largest mean, divided by that with the smallest. The two
+        regions are chosen once, over all images, and kept when resampling. None with fewer than two regions."""
         tops = {name: one.value for name in REGIONS if (one := self.region_top(name)) is not None}
         if self.regions is None or len(tops) < 2:
             return None
@@ -130,10 +132,10 @@ class Premises:
         return _bootstrap(factor, len(self.regions))
 
     def locality(self, side: str) -> Figure | None:
-        """Correlation over cells of a cell's acceptance right after the root with that of the cell "left" or "above".
+        """Correlation of a cell's acceptance right after the root with that of the cell to the "left" or "above".
 
-        "elsewhere": with the left cell of the next image, which shares its place in the grid and nothing else; the
-        control, 0 where the place alone tells nothing. None without a drafter, and on a grid without such a cell.
+        "elsewhere" is a control: the left cell of another image, which shares only the position in the grid. It is 0 if
+        the position alone has no influence. None without a drafter, and on a grid without such a cell.
         """
         if not self.depths or min(self.grid) < 2:
             return None
@@ -144,7 +146,7 @@ class Premises:
             pair = acceptance[:, :, 1:], acceptance[:, :, :-1]
         else:
             pair = acceptance[:, :, 1:], np.roll(acceptance, 1, axis=0)[:, :, :-1]
-        # Nothing is drafted into the first cell.
+        # The first cell is never drafted.
         keep = np.ones(pair[0].shape[1:], dtype=np.bool_)
         keep[0, 0] = False
         mine, its = pair[0][:, keep], pair[1][:, keep]
@@ -163,10 +165,10 @@ class Premises:
 
 
 class PremiseRecorder:
-    """Collects images, whole distributions and all, and takes the figures.
+    """Records images with their full distributions, and computes the measurements.
 
-    neighbours: [V, k] of `algos.accept.neighbours.nearest_codes`, k at least `nearest`. depths: tokens past the root
-    that the drafter is followed. ValueError where the table has too few columns.
+    neighbours: [V, k] from `algos.accept.neighbours.nearest_codes`, with k at least `nearest`. depths: number of tokens
+    past the root to follow the drafter. ValueError if `neighbours` has too few columns or too few codes.
     """
 
     def __init__(self, neighbours: IntArray, depths: int, nearest: int = NEAREST) -> None:
@@ -185,7 +187,7 @@ class PremiseRecorder:
         self._grid = Grid(0, 0)
 
     def add(self, target: Target, drafter: Drafter | None, chance: Chance) -> IntArray:
-        """Draw an image by plain autoregression, let the drafter, if any, read it, and keep both: its tokens [C]."""
+        """Draw an image by plain autoregression, run the drafter (if any) along it, and return its tokens [C]."""
         self._grid = target.grid
         if drafter is None:
             image = draw_image(target, chance, greedy=False)
@@ -206,11 +208,11 @@ class PremiseRecorder:
         return tokens
 
     def place(self, regions: IntArray) -> None:
-        """Where the cells of the image added last lie: [C] places in `REGIONS`."""
+        """Set the regions of the last added image: [C] indices in `REGIONS`."""
         self._regions.append(regions)
 
     def premises(self) -> Premises:
-        """All figures; ValueError if nothing was added."""
+        """Compute all measurements; ValueError if nothing was added."""
         if not self._tokens:
             raise ValueError("premises: nothing was drawn; add an image first")
         distributions, tokens = np.stack(self._distributions), np.stack(self._tokens)
@@ -235,10 +237,10 @@ class PremiseRecorder:
 
 
 def matched_codes(tokens: IntArray, near: IntArray, frequency: FloatArray, rng: np.random.Generator) -> IntArray:
-    """For each near code a random one that is about as frequent: [..., k], distinct, none near and none the token.
+    """Draw for each near code a random control code of similar frequency: [..., k], distinct, not near, not the token.
 
-    tokens: [...]. near: [..., k]. frequency: [V]. A control has one of the nearest free ranks of frequency, within 16
-    to either side where that many are free. 2 k + 2 <= V is needed.
+    tokens: [...]. near: [..., k]. frequency: [V]. The frequency rank of a control differs by at most 16, or by more if
+    no code in that range is free. Requires 2 k + 2 <= V.
     """
     by_rank = np.argsort(-frequency, kind="stable")
     rank = np.empty_like(by_rank)
@@ -261,13 +263,13 @@ def matched_codes(tokens: IntArray, near: IntArray, frequency: FloatArray, rng: 
 
 
 def mean_figure(cells: FloatArray) -> Figure:
-    """The mean of [I, ...], with an interval over images."""
+    """The mean of values [I, ...], with a bootstrap interval over images."""
     means = cells.reshape(len(cells), -1).mean(axis=1)
     return _bootstrap(lambda rows: float(means[rows].mean()), len(cells))
 
 
 def _bootstrap(figure: Any, images: int) -> Figure:
-    """`figure` of all images and of resampled ones; it takes places [n] of images."""
+    """Evaluate `figure`, a function of image indices [n], on all images and on resampled ones."""
     value = float(figure(np.arange(images)))
     if images < 2:
         return Figure(value, None, None)
@@ -287,7 +289,7 @@ def _ratio(upper: float, lower: float) -> float:
 
 
 def _correlation(left: FloatArray, right: FloatArray) -> float:
-    """Pearson's, 0 where one side never changes."""
+    """Pearson's correlation; 0 if one side is constant."""
     first, second = left.reshape(-1) - left.mean(), right.reshape(-1) - right.mean()
     scale = float(np.sqrt((first @ first) * (second @ second)))
     return float(first @ second) / scale if scale > 1e-12 else 0.0

@@ -1,4 +1,4 @@
-"""Which cells of a picture are calm, busy or of an object, told from the picture alone."""
+"""Classify the cells of an image as calm, busy or part of an object, from the image alone."""
 
 from typing import Final
 
@@ -10,18 +10,18 @@ from underpaint.algos.protocols import Grid
 
 REGIONS: Final = ("calm", "busy", "object")
 BUSY_SPREAD: Final = 0.03
-"""Standard deviation of brightness (0 to 1) within a cell, of a cell that is busy."""
+"""Smallest standard deviation of brightness (0 to 1) within a busy cell."""
 APART: Final = 0.12
-"""Distance in colour (each channel 0 to 1) from every cell of the border, of a cell that shows an object."""
+"""Smallest colour distance (channels from 0 to 1) between an object's cell and every cell of the border."""
 
 
 def cell_regions(picture: NDArray[np.uint8], grid: Grid) -> IntArray:
-    """[cells] places in `REGIONS` of a picture [H, W, 3], whose sides are multiples of the grid's.
+    """[cells] index in `REGIONS` of each cell of an image [H, W, 3], whose sides are multiples of the grid's.
 
-    An object is taken to differ in colour from all that lies at the border: its cells' mean colour is `APART` or more
-    from that of every cell of the border. Of the other cells those are busy whose brightness spreads by `BUSY_SPREAD`
-    or more. A rule of thumb for any model: no mask is needed, and a thing that touches the border counts as ground.
-    Raises ValueError where the picture does not hold the grid.
+    A cell shows an object if its mean colour differs by at least `APART` from that of every cell of the border. Of the
+    other cells, those with a brightness deviation of at least `BUSY_SPREAD` are busy. This rule of thumb works for any
+    model without masks, but an object that touches the border may count as background.
+    Raises ValueError if the image does not fit the grid.
     """
     if picture.ndim != 3 or picture.shape[2] != 3 or picture.shape[0] % grid.height or picture.shape[1] % grid.width:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Acceptance logs of serving engines: how many drafted tokens each verification kept, without any distribution.
+"""Read acceptance logs of serving engines: counts of accepted draft tokens per verification, without distributions.
 
-The common form is one JSON line a request with `spec_decode_acceptance`, as AIPerf's `profile_export.jsonl` holds it.
+The common format has one JSON line per request with `spec_decode_acceptance`, as in AIPerf's `profile_export.jsonl`.
 Responses of vLLM, SGLang and TensorRT-LLM, and vLLM's Prometheus page, are read too.
 """
 
@@ -27,9 +27,9 @@ from underpaint.sim.report.statistics import Estimate, ratio
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 RECORD: Final = "spec_decode_acceptance"
-"""The key of a request's acceptance in AIPerf's records."""
+"""The key of a request's acceptance counts in AIPerf's records."""
 LOGS: Final = (".json", ".jsonl", ".prom", ".txt")
-"""How the names of acceptance logs end."""
+"""File name endings of acceptance logs."""
 CANNOT: Final = (
     "draft trees, or other drafts than the chains that were logged",
     "relaxed rules and their bias, or another rule than the engine's",
@@ -37,7 +37,7 @@ CANNOT: Final = (
     "where in the picture drafts fail",
     "Jacobi windows, row fronts and MuLo-SD",
 )
-"""What acceptance counts alone cannot answer."""
+"""Questions that acceptance counts alone cannot answer."""
 _MOST_POSITIONS: Final = 1024
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "histogram": ("acceptance_histogram", "spec_correct_drafts_histogram", "spec_accept_histogram"),
@@ -46,7 +46,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "drafted": ("num_draft_tokens", "total_draft_tokens", "spec_num_proposed_drafts"),
     "limit": ("num_spec_tokens",),
 }
-"""The engines' names of each count: vLLM's and AIPerf's, TensorRT-LLM's, SGLang's."""
+"""Names of each count in vLLM and AIPerf, in TensorRT-LLM, and in SGLang."""
 _PROMETHEUS: Final = re.compile(
     r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens_per_pos)(?:_total)?(?:\{([^}]*)\})?\s+([0-9.eE+]+)\s*$",
     re.MULTILINE,
@@ -55,13 +55,13 @@ _PROMETHEUS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceptanceLog:
-    """What the requests of a log accepted.
+    """Acceptance counts of the R requests of a log.
 
     Attributes:
-        engine: Who wrote it.
-        histograms: `[R, K + 1]` int64, for each request the verifications that kept 0 to K drafted tokens.
-        drafted: `[R]` int64, drafted tokens.
-        skipped: Requests of the file without acceptance counts.
+        engine: The engine that wrote the log.
+        histograms: `[R, K + 1]` int64, number of verifications of each request that accepted 0 to K draft tokens.
+        drafted: `[R]` int64, number of draft tokens.
+        skipped: Number of requests in the file without acceptance counts.
     """
 
     engine: str
@@ -71,27 +71,27 @@ class AcceptanceLog:
 
     @property
     def positions(self) -> int:
-        """K, the longest draft."""
+        """K, the length of the longest draft."""
         return int(self.histograms.shape[1]) - 1
 
     @property
     def steps(self) -> IntArray:
-        """[R] verifications."""
+        """[R] number of verifications."""
         steps: IntArray = self.histograms.sum(axis=1)
         return steps
 
     def reached(self, position: int) -> IntArray:
-        """[R] verifications that kept `position` drafted tokens or more."""
+        """[R] number of verifications that accepted at least `position` draft tokens."""
         counts: IntArray = self.histograms[:, position:].sum(axis=1)
         return counts
 
     def acceptance(self, position: int) -> Estimate:
-        """The share of tokens drafted at a position, from 1, that is kept where all before it are; 0 where none is."""
+        """Acceptance rate at a position (from 1), given that all earlier draft tokens were accepted; 0 without data."""
         tried = self.reached(position - 1)
         return ratio(self.reached(position), tried) if tried.any() else Estimate(0.0, 0.0, 0.0)
 
     def tokens_per_cycle(self, length: int) -> Estimate:
-        """Tokens of a cycle with chains of `length`: what the log's, cut to it, would have kept, and one more."""
+        """Tokens per cycle with chains of `length`: the accepted tokens of the log's chains cut to it, plus one."""
         kept = sum(self.reached(position) for position in range(1, length + 1))
         return ratio(self.steps + kept, self.steps)
 
@@ -100,8 +100,8 @@ def read_acceptance(path: Path) -> AcceptanceLog:
     """Read an acceptance log.
 
     Raises:
-        ValueError: No request of it has acceptance counts, its counts contradict each other, or its drafts were trees.
-        OSError: It cannot be read.
+        ValueError: The file is missing or has no acceptance counts, its counts disagree, or its drafts were trees.
+        OSError: The file cannot be read.
     """
     if not path.exists():
         raise ValueError(f"{path}: expected a trace (.npz) or an acceptance log ({', '.join(LOGS)}), got no file")
@@ -115,7 +115,7 @@ def read_acceptance(path: Path) -> AcceptanceLog:
 
 
 def _records(content: bytes) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-    """The acceptance counts of each line, or of each item of a JSON list, with its number; None where it has none."""
+    """Yield the number and the acceptance counts, or None, of each line or of each item of a JSON list."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -136,7 +136,7 @@ def _records(content: bytes) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
 
 
 def _counted(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The objects with a histogram of accepted drafts, wherever an engine puts them in its response."""
+    """Yield the objects with a histogram of accepted draft tokens, at any depth of an engine's response."""
     if isinstance(value, dict):
         if any(name in value for name in _NAMES["histogram"]):
             yield value
@@ -148,7 +148,7 @@ def _counted(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _prometheus(text: str) -> Mapping[str, Any] | None:
-    """Counts of all requests since the server started, as vLLM's /metrics page has them."""
+    """Read the counts of all requests since the server started from vLLM's /metrics page."""
     totals: Counter[str] = Counter()
     for name, labels, value in _PROMETHEUS.findall(text):
         position = re.search(r'position="(\d+)"', labels)
@@ -181,7 +181,7 @@ def _engine(record: Mapping[str, Any]) -> str:
 
 
 def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
-    """The histogram [K + 1] and the drafted tokens of a request; ValueError where its counts contradict each other."""
+    """The histogram [K + 1] and the number of draft tokens of a request; ValueError if its counts disagree."""
     where = f"request {number}"
     held = {
         kind: next((record[name] for name in names if record.get(name) is not None), None)
@@ -221,12 +221,12 @@ def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
 
 
 def acceptance_of(model: TableModel, length: int, seed: int = 0) -> AcceptanceLog:
-    """Decode every image of a model once with chains of `length` tokens, verified losslessly, and count.
+    """Decode every image of a model once with lossless chains of `length` tokens, and count accepted tokens.
 
     Args:
         model: A replayed trace, or a synthetic model.
-        length: Drafted tokens of a cycle, >= 1; fewer at the end of an image.
-        seed: Of the noise.
+        length: Draft tokens per cycle, >= 1; fewer at the end of an image.
+        seed: Seed of the noise.
 
     Raises:
         ValueError: The model has no drafter.
@@ -243,7 +243,7 @@ def acceptance_of(model: TableModel, length: int, seed: int = 0) -> AcceptanceLo
 
 
 def aiperf_lines(log: AcceptanceLog) -> bytes:
-    """The log as AIPerf's records: one JSON line a request."""
+    """Convert a log to AIPerf's records: one JSON line per request."""
     lines = []
     for request, (histogram, drafted) in enumerate(zip(log.histograms.tolist(), log.drafted.tolist(), strict=True)):
         steps, accepted = sum(histogram), sum(place * count for place, count in enumerate(histogram))

@@ -1,4 +1,4 @@
-"""What `underpaint compare` measured, and whether a trace and a cost curve belong to it."""
+"""Read the results of `underpaint compare`, and check that a trace and a cost curve match them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from underpaint.sim.replay.trace import Trace
 
 
 class Comparison(NamedTuple):
-    """What a comparison's JSON says. methods: recipes by name; rows: measured figures by name."""
+    """The results of a comparison. methods: recipes by name. rows: measured figures by name."""
 
     methods: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, Mapping[str, Any]]
@@ -21,7 +21,7 @@ class Comparison(NamedTuple):
 
 
 def load_comparison(path: Path) -> Comparison:
-    """The JSON of `underpaint compare`; ValueError where there is none, it is of another version or something else."""
+    """Load the JSON of `underpaint compare`; ValueError if the file is no comparison or has another version."""
     values = read_results(path)
     try:
         return comparison_of(values)
@@ -30,7 +30,7 @@ def load_comparison(path: Path) -> Comparison:
 
 
 def comparison_of(values: Mapping[str, Any]) -> Comparison:
-    """A comparison from its record; ValueError, KeyError or TypeError where the record is of something else."""
+    """Build a comparison from its record; ValueError, KeyError or TypeError if the record is not a comparison."""
     settings = values["settings"]
     sampler = {name: settings[name] for name in ("guidance", "temperature", "top_k", "top_p")}
     rows = {row["method"]: row for row in values["rows"]}
@@ -46,7 +46,7 @@ def comparison_of(values: Mapping[str, Any]) -> Comparison:
 
 
 def check_belong(trace: Trace, comparison: Comparison) -> None:
-    """Raise ValueError unless both are of one model and sampler, and of different prompts."""
+    """Raise ValueError unless trace and comparison have the same model and sampler, and share no prompt."""
     about = trace.about
     model = about.get("model", {})
     for what in ("target", "drafter", "grid"):
@@ -56,7 +56,7 @@ def check_belong(trace: Trace, comparison: Comparison) -> None:
                 f"the trace is of another model than the comparison ({what}: {ours} and {theirs}); record one with "
                 "`underpaint trace` at the comparison's resolution"
             )
-    # Either may have opened models that the other had no use for: those of both have to be the same.
+    # Either may have loaded models that the other did not need; only models that both loaded must be the same.
     hashes, theirs = model.get("sha256", {}), comparison.model.get("sha256", {})
     differ = sorted(name for name in hashes.keys() & theirs.keys() if hashes[name] != theirs[name])
     if differ:
@@ -75,7 +75,7 @@ def check_belong(trace: Trace, comparison: Comparison) -> None:
 
 
 def check_measured_on(curve: CostCurveFile, comparison: Comparison) -> None:
-    """Raise ValueError if the curve names other models than the comparison, or rows a pass unlike its guidance."""
+    """Raise ValueError if the curve has other models than the comparison, or rows per pass unlike its guidance."""
     held = curve.model
     guided = 2 if comparison.sampler["guidance"] != 1.0 else 1
     compared = {**{name: comparison.model.get(name) for name in ("target", "drafter")}, "rows": guided}

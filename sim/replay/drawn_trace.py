@@ -1,8 +1,8 @@
-"""Pictures that a method drew where no replay can draw them, as counts of passes: a part of a trace.
+"""Pass counts of images drawn by methods that cannot be replayed, as a part of a trace.
 
-A Jacobi window reads the target behind tokens that plain autoregression never drew, so its replay needs more than a
-trace holds. Recorded beside the pictures of plain autoregression, on the same prompts: how often each kind of pass ran,
-and the host's time against plain autoregression's. With a cost curve they give what other prompts cost elsewhere.
+A Jacobi window uses the target's distributions after tokens that plain autoregression never drew, so a trace cannot
+replay it. Instead, these records count each kind of pass for the same prompts, and the host's time relative to plain
+autoregression. Together with a cost curve, they predict the costs for other prompts on another machine.
 """
 
 import json
@@ -23,13 +23,12 @@ ARRAYS: Final = ("cycles", "levels", "target", "drafter", "host")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnTrace:
-    """I pictures by one method, with one setting of it.
+    """I images drawn by one method with one set of settings.
 
-    recipe: the method's settings as records of results hold them. target_kinds, drafter_kinds: the kinds of calls, KT
-        and KD of them.
-    cycles, levels: [I], cycles with a draft, and the levels drafted in them; 0 where cells are decided in any order.
-    target: [I, KT], drafter: [I, KD], how often each kind of call ran. host: [I], the host's time as a share of what
-        the host took for the same picture by plain autoregression.
+    recipe: the method's settings, as in result records. target_kinds, drafter_kinds: the KT and KD kinds of calls.
+    cycles, levels: [I], number of cycles with a draft, and of drafted levels; 0 if cells are decided in any order.
+    target: [I, KT], drafter: [I, KD], number of calls of each kind.
+    host: [I], host time divided by the host time of plain autoregression for the same image.
     """
 
     recipe: Mapping[str, Any]
@@ -57,27 +56,27 @@ class DrawnTrace:
 
     @property
     def images(self) -> int:
-        """I."""
+        """I, the number of images."""
         return int(self.cycles.size)
 
     @property
     def passes(self) -> IntArray:
-        """[I], target passes."""
+        """[I], number of target passes."""
         count: IntArray = self.target.sum(axis=1)
         return count
 
     def is_by(self, recipe: Mapping[str, Any]) -> bool:
-        """Whether they were drawn by these settings, costs of passes included where the method chooses by them."""
+        """Whether these settings drew the images. Methods that choose by pass costs must have the same costs."""
         return bool(_plain(self.recipe) == _plain(recipe))
 
 
 def _plain(recipe: Mapping[str, Any]) -> Any:
-    """A recipe as JSON holds it: lists, not tuples."""
+    """Convert a recipe to plain JSON values: lists, not tuples."""
     return json.loads(json.dumps(recipe))
 
 
 class DrawnRecorder:
-    """Collects pictures of one method. recipe: see `DrawnTrace`."""
+    """Records images drawn by one method. recipe: see `DrawnTrace`."""
 
     def __init__(self, recipe: Mapping[str, Any]) -> None:
         self._recipe = recipe
@@ -90,18 +89,18 @@ class DrawnRecorder:
         drafter: Mapping[PassKind, int],
         host: float,
     ) -> None:
-        """Record a picture.
+        """Record one image.
 
         Args:
-            depths: Levels drafted in each cycle; None where cells are decided in any order.
-            target: Calls of the target's engine.
-            drafter: Calls of the drafter's engine.
-            host: See `DrawnTrace`.
+            depths: Number of levels drafted in each cycle; None if cells are decided in any order.
+            target: Number of calls of the target's engine, by kind.
+            drafter: Number of calls of the drafter's engine, by kind.
+            host: Relative host time, see `DrawnTrace`.
         """
         self._counts.append((len(depths or ()), sum(depths or ()), dict(target), dict(drafter), host))
 
     def trace(self) -> DrawnTrace:
-        """What was recorded."""
+        """Build the trace of the recorded images."""
         cycles, levels, target, drafter, host = zip(*self._counts, strict=True)
         target_kinds, target_counts = _table(target)
         drafter_kinds, drafter_counts = _table(drafter)
@@ -118,7 +117,7 @@ class DrawnRecorder:
 
 
 def _table(counts: Sequence[Mapping[PassKind, int]]) -> tuple[tuple[PassKind, ...], IntArray]:
-    """The kinds in the counts of I pictures, and a table [I, K] of them."""
+    """The K kinds of calls of I images, and their counts [I, K]."""
     kinds = tuple(sorted({kind for one in counts for kind in one}))
     table = np.zeros((len(counts), len(kinds)), dtype=np.int64)
     for place, one in enumerate(counts):
@@ -127,7 +126,7 @@ def _table(counts: Sequence[Mapping[PassKind, int]]) -> tuple[tuple[PassKind, ..
 
 
 def missing_costs(drawn: DrawnTrace, curve: CostCurveFile) -> str:
-    """What a curve was not measured for, as one sentence; empty where it holds the loops of these pictures."""
+    """A message if a curve lacks the costs of these images' loops, else an empty string."""
     needed = (IN_CYCLE,) if drawn.cycles.any() else (IN_CYCLE, IN_GRID)
     missing = [name for name in needed if getattr(curve, name) is None]
     if not missing:
@@ -136,18 +135,18 @@ def missing_costs(drawn: DrawnTrace, curve: CostCurveFile) -> str:
 
 
 def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTimes:
-    """What each picture takes by a curve's costs inside loops.
+    """Compute the time of each image from a curve's costs inside loops.
 
     Args:
-        drawn: The pictures.
-        curve: A whole one. Pictures drawn cycle by cycle cost what cycles do, others what loops over cells do.
-        cells: Of a picture.
+        drawn: The images.
+        curve: A full curve. Images drawn in cycles use the costs of cycles, others the costs of loops over cells.
+        cells: Number of cells of an image.
 
     Returns:
         `[I]` ms of each part.
 
     Raises:
-        SizeMissing: The curve was not measured for a size, or holds no such loops at all.
+        SizeMissing: The curve lacks a size, or costs inside such loops.
     """
     if missing := missing_costs(drawn, curve):
         raise SizeMissing(missing)
@@ -168,17 +167,17 @@ def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTim
 
 
 def _sum(counts: IntArray, ms: Sequence[float]) -> FloatArray:
-    """[I] ms of calls counted by kind [I, K]."""
+    """[I] ms of calls, from their counts by kind [I, K]."""
     total: FloatArray = counts.astype(np.float64) @ np.array(ms, dtype=np.float64)
     return total
 
 
 def _draft_ms(costs: InCycleCosts, kind: PassKind) -> float:
-    """ms of a call of the drafter."""
+    """Time of a call of the drafter, in ms."""
     if kind.form == "begin":
         return costs.draft_ms[0][1]
     if kind.form == "pass":
-        # A pass over what was committed without a draft may be longer than any that expands nodes.
+        # A pass over tokens that were committed without a draft may be longer than any pass that expands nodes.
         return _size_ms(costs.draft_ms, min(kind.size, costs.draft_ms[-1][0]), "drafter passes")
     if kind.form == "chain":
         return _size_ms(costs.chain_ms, kind.levels, "chains in one call")

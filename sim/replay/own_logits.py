@@ -1,4 +1,4 @@
-"""Traces of any model, from arrays that its owner wrote: drawn tokens, and the logits of target and drafter."""
+"""Build traces of any model from user-supplied arrays: drawn tokens, and logits of the target and the drafter."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.sim.replay.trace import MOST_CODES_NEAR, Recorder, Trace
 
 _ROUNDING: Final = 1e-3
-"""By how much a row of probabilities, which may be in half precision, may miss a sum of 1."""
+"""Tolerance for the sum of a row of probabilities, which may be in half precision."""
 _MOST_CODES: Final = 1 << 24
 _FILTERED: Final = 1e6
-"""How far below a row's largest logit one lies that was filtered out: no temperature leaves it a probability."""
+"""Distance from a row's largest logit to a filtered one; at any temperature, its probability becomes 0."""
 _LEAST: Final = 1e-12
-"""What a probability of 0 counts as."""
+"""Replaces smaller probabilities, including 0, before taking logarithms."""
 _GAP: Final = 0.3
-"""Nats by which tokens may be less likely than their rows say, in the mean."""
+"""Nats by which the drawn tokens may be less likely, on average, than their rows predict."""
 _DEVIATIONS: Final = 6.0
 _PAIRS: Final = ("logits", "probs")
 
@@ -32,28 +32,27 @@ _PAIRS: Final = ("logits", "probs")
 def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | None, keep: int) -> Trace:
     """Read files of one model into a trace.
 
-    Each file is an .npz with images I, cells C in raster order, codes V, and depths D of a drafter:
+    Each file is an .npz with I images of C cells in raster order, V codes, and D depths of a drafter:
 
     - `tokens` [I, C], integers from 0 to V - 1: the drawn images.
-    - `target_logits` [I, C, V] or `target_probs`: what each cell's token was drawn from, guidance applied.
-    - `draft_logits` [I, D, C, V] or `draft_probs`, optional: row d is what the drafter says of a cell when it stands d
-      tokens past the root. Cells up to d have no such draft; their rows are not read.
-    - `codebook` [V, E], optional: for rules that pool over nearest codes. The first file's counts.
-    - `grid` [2], optional: rows and columns; `grid` of this function does as well.
+    - `target_logits` [I, C, V] or `target_probs`: the rows that the tokens were drawn from, after guidance.
+    - `draft_logits` [I, D, C, V] or `draft_probs`, optional: row d is the drafter's row for a cell that is d tokens
+      past the root. Cells up to d have no such draft; their rows are not read.
+    - `codebook` [V, E], optional: for rules that pool over nearest codes. The first file's is used.
+    - `grid` [2], optional: rows and columns; the argument `grid` can replace it.
 
     Args:
-        paths: One file or more, images one after the other.
-        sampling: Applied to logits, to target and drafter alike; probabilities are taken as they are. Its guidance is
-            not used.
-        grid: Rows and columns of the image; None takes the files' own.
-        keep: Likeliest tokens kept of each distribution, >= 1.
+        paths: One or more files; their images are concatenated.
+        sampling: Applied to logits of target and drafter; probabilities are used unchanged. Its guidance is ignored.
+        grid: Rows and columns of the image; None uses the files' own.
+        keep: Number of likeliest tokens kept of each distribution, >= 1.
 
     Returns:
-        A trace. It has no drafter (D is 0) and no codebook (E is 0) where the files have none.
+        A trace. It has no drafter (D is 0) or no codebook (E is 0) if the files have none.
 
     Raises:
-        ValueError: A file misses an array, has one of another shape or with NaN, rows that do not sum to 1, or sizes
-            other than the first file's. OSError: a file cannot be read.
+        ValueError: An array is missing, has NaN or a wrong shape, rows do not sum to 1, or sizes differ between files.
+        OSError: A file cannot be read.
     """
     recorder: Recorder | None = None
     sizes: tuple[int, ...] = ()
@@ -78,10 +77,9 @@ def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | N
 
 
 def misplaced(trace: Trace) -> str | None:
-    """What tells that tokens were not drawn from their rows; None where nothing does.
+    """A message if the tokens were probably not drawn from their rows, else None.
 
-    A token drawn from its row has a log probability of minus the row's entropy in the mean. Tokens of other rows, or
-    drawn at other sampling settings, have less.
+    A token drawn from its row has a mean log probability of minus the row's entropy; tokens drawn otherwise have less.
     """
     probs = trace.target_probs
     named = trace.target_tokens == trace.tokens[..., None]
@@ -104,7 +102,7 @@ def _described(sizes: tuple[int, ...]) -> str:
 
 
 class _OwnFile:
-    """One file, its shapes checked; distributions are made image by image."""
+    """One file with checked shapes; distributions are computed image by image."""
 
     def __init__(self, arrays: ArrayFile, grid: Grid | None, sampling: SamplingParams) -> None:
         self._sampling = sampling
@@ -114,7 +112,7 @@ class _OwnFile:
         draft_name = _one_of(arrays, "draft")
         self.tokens = arrays.read("tokens", ArrayForm("whole", 2, 0, _MOST_CODES)).astype(np.int64)
         images, cells = self.tokens.shape
-        # Rows are checked when they are read: only then is it known where a number is none, or which no draft reaches.
+        # Numbers are checked when rows are read: some rows are never read, and errors can then name the image.
         self._target = arrays.read(target_name, _AnyForm("real", 3))
         if self._target.shape[:2] != (images, cells) or not self._target.size:
             raise ValueError(f"{target_name}: expected [{images}, {cells}, V] as tokens say, got {self._target.shape}")
@@ -145,7 +143,7 @@ class _OwnFile:
             raise ValueError(f"codebook: expected {codes} codes, those of {target_name}, got {self._codebook.shape[0]}")
 
     def recorder(self, keep: int) -> Recorder:
-        """What takes in the images of this file and of others like it."""
+        """A recorder for the images of this file and of others with the same sizes."""
         _, _, codes, depths = self.sizes
         check_memory("an image in work", "the drafter's depths", depths + 1, 3 * 8 * self.tokens.shape[1] * codes)
         near = np.empty((codes, 0), dtype=np.int64)
@@ -154,7 +152,7 @@ class _OwnFile:
         return Recorder(self._codebook, near, depths, keep)
 
     def images(self) -> Iterator[tuple[IntArray, FloatArray, FloatArray]]:
-        """Tokens [C], and float64 distributions of the target [C, V] and the drafter [D, C, V], for each image."""
+        """Yield for each image its tokens [C] and the float64 distributions of target [C, V] and drafter [D, C, V]."""
         for image, tokens in enumerate(self.tokens):
             target = self._distributions(self._target[image], self._target_name, f"image {image}")
             drafted = np.zeros((self.sizes[3], *target.shape))
@@ -168,7 +166,7 @@ class _OwnFile:
 
     def _distributions(self, rows: FloatArray, name: str, where: str) -> FloatArray:
         rows, logits = rows.astype(np.float64), name.endswith("logits")
-        if logits:  # a code that was filtered out before has -inf, but not every code of a row
+        if logits:  # codes that were filtered out may be -inf, but not all codes of a row
             bad = np.isnan(rows).any(axis=-1) | ~np.isfinite(rows.max(axis=-1, initial=-np.inf))
         else:
             bad = ~np.isfinite(rows).all(axis=-1)
@@ -192,7 +190,7 @@ class _OwnFile:
 
 
 class _AnyForm(ArrayForm):
-    """Real numbers, NaN and infinities among them."""
+    """Real numbers, including NaN and infinities."""
 
     def checked(self, array: FloatArray, name: str) -> FloatArray:
         if array.dtype.kind not in "fiu" or array.ndim != self.dimensions:

@@ -1,4 +1,4 @@
-"""What a comparison should have measured: from a trace on other prompts and a cost curve."""
+"""Predict the results of a comparison from a trace on other prompts and a cost curve."""
 
 from collections.abc import Mapping, Sequence
 from math import hypot, sqrt
@@ -26,13 +26,14 @@ _SHARES = ("target", "drafter", "resampler", "overhead")
 
 
 class Predicted(NamedTuple):
-    """One method. measured_*: of the comparison; errors are predicted / measured - 1.
+    """The prediction for one method, with the comparison's values as `measured_*`.
 
-    A cycle is a draft and a target pass; where cells are decided in any order (ZipAR, MuLo-SD), it is a target pass, at
-    a depth of as many passes of the low-resolution model, 0 where nothing is drafted.
-    tokens_chance: half the 95 % interval of the error in tokens per cycle that prompts, which are others in trace and
-    comparison, make by themselves. overhead_ms: of the host, a cycle.
-    parts, measured_parts: what an image takes in target passes, in drafting and on the host, in plain steps.
+    A cycle is a draft and a target pass. For methods that decide cells in any order (ZipAR, MuLo-SD), it is a target
+    pass; its depth is then the number of passes of the low-resolution model, 0 if nothing is drafted.
+
+    tokens_chance: half the 95 % interval of the error in tokens per cycle that is due to the prompts alone, which
+    differ between trace and comparison. overhead_ms: host time per cycle.
+    parts, measured_parts: time of an image in target passes, in drafting and on the host, in units of plain steps.
     """
 
     method: str
@@ -49,12 +50,12 @@ class Predicted(NamedTuple):
 
     @property
     def tokens_error(self) -> float:
-        """Relative error of the predicted tokens per cycle."""
+        """Relative error of the predicted tokens per cycle: predicted / measured - 1."""
         return self.tokens_per_cycle.mean / self.measured_tokens_per_cycle - 1.0
 
     @property
     def speedup_error(self) -> float:
-        """Relative error of the predicted speed-up."""
+        """Relative error of the predicted speed-up: predicted / measured - 1."""
         return self.speedup.mean / self.measured_speedup - 1.0
 
 
@@ -68,20 +69,20 @@ def predict(
     methods: Sequence[str] | None = None,
     replayed: TableModel | None = None,
 ) -> tuple[Predicted, ...]:
-    """Methods of a comparison; each by its own loop over the replayed trace, or from pictures that it drew there.
+    """Predict methods of a comparison, by running their loops on the replayed trace or from images in the trace.
 
     Args:
-        trace: Of the compared model, on other prompts.
-        curve: Of the machine that compared. Passes and host cost what they do inside loops where it holds that.
-        comparison: What was measured.
-        seeds: Decodings of each recorded image.
-        seed: Of the noise.
-        max_nodes: Of a tree.
-        methods: None takes all that trace and curve say enough of.
-        replayed: The trace's `replay`, where a caller has it.
+        trace: A trace of the compared model, on other prompts.
+        curve: The cost curve of the comparison's machine. Costs inside loops are used if the curve has them.
+        comparison: The measured results.
+        seeds: Number of decodings of each recorded image.
+        seed: Seed of the noise.
+        max_nodes: Largest number of nodes of a tree.
+        methods: Names of methods; None selects all that the trace and the curve can predict.
+        replayed: The trace's `replay`, if the caller already has it.
 
     Raises:
-        ValueError: Trace and comparison do not belong together, or a method cannot be predicted.
+        ValueError: Trace and comparison do not match, or a method cannot be predicted.
     """
     check_belong(trace, comparison)
     names = predictable(comparison, trace, methods, curve)
@@ -129,13 +130,13 @@ def predict(
 
 
 def _parts(times: ImageTimes, plain_ms: float, decodings: int) -> dict[str, float]:
-    """What a mean image takes, in plain steps."""
+    """Mean time of an image, by part, in units of plain steps."""
     by_name = {"target": times.target, "drafter": times.drafter, "host": times.host}
     return {name: float(ms.mean()) / decodings / plain_ms for name, ms in by_name.items()}
 
 
 def measured_parts(row: Mapping[str, Any], cells: int) -> dict[str, float]:
-    """The same of a comparison's row; empty where it tells no shares. A resampler counts as drafting."""
+    """The measured time of an image, as in `_parts`; empty if the row has no shares. A resampler counts as drafting."""
     steps, shares = cells / float(row["speedup"]), {name: row.get(f"{name}_share") for name in _SHARES}
     if None in shares.values():
         return {}
@@ -150,7 +151,7 @@ def measured_parts(row: Mapping[str, Any], cells: int) -> dict[str, float]:
 def predictable(
     comparison: Comparison, trace: Trace, methods: Sequence[str] | None, curve: CostCurveFile
 ) -> tuple[str, ...]:
-    """Those asked for, or all that can be predicted; ValueError where one is not there, or says why not."""
+    """The requested methods, or all that can be predicted. ValueError if one is unknown or cannot be predicted."""
     reasons = unpredictable(comparison, trace, curve)
     if methods is None:
         return tuple(name for name in comparison.methods if name != PLAIN and name not in reasons)
@@ -164,16 +165,14 @@ def predictable(
 
 
 def unpredictable(comparison: Comparison, trace: Trace, curve: CostCurveFile) -> Mapping[str, str]:
-    """The methods of a comparison that trace or curve do not say enough of, and why."""
+    """Map each method of a comparison that the trace or the curve cannot predict to the reason."""
     reasons = {name: _reason(name, recipe, trace, curve) for name, recipe in comparison.methods.items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def not_replayed(recipe: Mapping[str, Any]) -> str:
-    """Why no replay of plain autoregression can draw what a method with these settings does; empty where one can.
-
-    Such a method is predicted from pictures that it drew, `Trace.drawn`.
-    """
+    """The reason why a method with these settings cannot be replayed from plain autoregression; empty if it can be.
+    Such a method is predicted from images that it drew, `Trace.drawn`."""
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
     if "window" in recipe and recipe["policy_settings"].get("windows", 1):
@@ -193,7 +192,7 @@ def _drawings_of(trace: Trace, recipe: Mapping[str, Any]) -> DrawnTrace | None:
 
 
 def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurveFile) -> str:
-    """Empty where there is none."""
+    """The reason why a method cannot be predicted; empty if it can be."""
     if name == PLAIN:
         return ""
     reason = not_replayed(recipe)
@@ -223,7 +222,7 @@ def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurve
 
 
 def _drawn(name: str, comparison: Comparison, trace: Trace, curve: CostCurveFile) -> Predicted:
-    """A method that no replay can draw, from pictures that it drew."""
+    """Predict a method that cannot be replayed, from images that it drew."""
     recipe, row, cells = comparison.methods[name], comparison.rows[name], trace.grid.cells
     drawn = _drawings_of(trace, recipe)
     assert drawn is not None
@@ -252,7 +251,7 @@ def _drawn(name: str, comparison: Comparison, trace: Trace, curve: CostCurveFile
 def _rows(
     name: str, comparison: Comparison, trace: Trace, costs: InGridCosts, plain_ms: float, seeds: int, seed: int
 ) -> Predicted:
-    """MuLo-SD."""
+    """Predict MuLo-SD."""
     settings, row = comparison.methods[name]["settings"], comparison.rows[name]
     drafted = rows_for(trace, settings)
     assert drafted is not None
@@ -279,7 +278,7 @@ def _rows(
 def _fronts(
     name: str, comparison: Comparison, trace: Trace, costs: InGridCosts, plain_ms: float, seeds: int, seed: int
 ) -> Predicted:
-    """ZipAR with a fixed window, whose passes no noise moves."""
+    """Predict ZipAR with a fixed window; its number of passes does not depend on the noise."""
     grid, row = trace.grid, comparison.rows[name]
     window = comparison.methods[name]["settings"]["window"]
     counts = row_fronts(grid, grid.width if window is None else window)

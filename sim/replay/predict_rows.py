@@ -1,7 +1,6 @@
-"""What MuLo-SD and ZipAR should cost, by their own loops.
+"""Predict the cost of MuLo-SD and ZipAR by running their decoding loops.
 
-MuLo-SD's runs over the rows that a trace holds, and the target's distributions along them. ZipAR's steps follow from
-the grid and the window alone.
+MuLo-SD runs on a trace's rows and the target's distributions along them. ZipAR's steps follow from grid and window.
 """
 
 from collections.abc import Mapping
@@ -25,29 +24,29 @@ from underpaint.sim.report.statistics import ImageTimes
 
 _REPAIR: Final = tuple(field.name for field in fields(Repair))
 SETTINGS: Final = (*DRAFTED_BY, *_REPAIR, "rule", "k", "tau", "delta")
-"""What a recipe of the family says."""
+"""The settings in a MuLo-SD recipe."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRuns:
-    """Images of a trace, each decoded `decodings` times, in sum: what the target and what drafted for it did."""
+    """Counts of the target and the low-resolution drafter, per image, summed over `decodings` decodings."""
 
     decodings: int
     target: GridCounts
     low: LowDrafts
 
     def times(self, costs: InGridCosts) -> ImageTimes:
-        """What each image takes; `SizeMissing` where the curve was not measured for it."""
+        """The time of each image; `SizeMissing` if the curve has no measurement for it."""
         return grid_times(costs, self.target, self.low)
 
 
 def rows_for(trace: Trace, settings: Mapping[str, Any]) -> RowTrace | None:
-    """The rows of a trace that were drafted as a recipe's settings say; None where it holds none such."""
+    """The rows of a trace that were drafted with a recipe's settings; None if there are none."""
     return next((rows for rows in trace.rows if {INT8: False, **rows.settings} == drafting(settings)), None)
 
 
 def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: int, seed: int) -> RowRuns:
-    """The decoding loop of MuLo-SD on each recorded image, `seeds` times; ValueError on settings beyond the grid."""
+    """Run MuLo-SD's decoding loop on each recorded image `seeds` times; ValueError on settings beyond the grid."""
     images, cells = rows.drafts.shape
     rule, repair = _rule(trace, settings), Repair(**{name: settings[name] for name in _REPAIR})
     fed, drawn = np.zeros((images, cells + 1), dtype=np.int64), np.zeros(images, dtype=np.int64)
@@ -67,7 +66,7 @@ def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: i
 
 
 def _low_drafts(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], decodings: IntArray) -> LowDrafts:
-    """Every block of rows begins the smaller target once, which a trace counts as a pass over one token."""
+    """Counts of the low-resolution model. It begins once per block of rows; a trace counts that as a one-token pass."""
     blocks = -(-trace.grid.height // rows.rows_per_cycle)
     fed = decodings[:, None] * rows.low_passes
     fed[:, 1] -= decodings * blocks
@@ -82,7 +81,7 @@ def _rule(trace: Trace, settings: Mapping[str, Any]) -> CellRule:
 
 
 def row_fronts(grid: Grid, window: int) -> GridCounts:
-    """One image by row fronts of a fixed window, drawn by ZipAR's own loop; ValueError on a window beyond the grid."""
+    """Run ZipAR's loop on one image with a fixed window; ValueError on a window beyond the grid."""
     done = zipar(RecordedGridTarget(grid, np.full((grid.cells, 2), 0.5)), window, sampling(0))
     fed = np.bincount(done.passes[1:], minlength=grid.cells + 1)[None]
     return GridCounts(np.ones(1, dtype=np.int64), fed, np.array([grid.cells]), np.zeros(1, dtype=np.int64))

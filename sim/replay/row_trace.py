@@ -1,9 +1,8 @@
-"""Rows that a low-resolution model drafted alone, and what the target thought of them: a part of a trace.
+"""Rows drafted by a low-resolution model, and the target's distributions along them, as a part of a trace.
 
-Recorded beside a picture of plain autoregression, block by block as MuLo-SD drafts them: the rows drafted after the
-picture so far, and the target's distributions along the draft in one pass. Where the whole image is one block, nothing
-of the
-picture is read: that is what the method itself sees before its repair.
+They are recorded along an image of plain autoregression, block by block as MuLo-SD drafts: the rows drafted after the
+image so far, and the target's distributions along the draft from one pass. If the whole image is one block, the draft
+does not depend on the image, so the record is exactly what MuLo-SD sees before its repair.
 """
 
 from collections.abc import Mapping
@@ -22,21 +21,23 @@ from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.tree import NO_TOKEN
 
 DRAFTED_BY: Final = ("resampler", "ratio", "rows", "draft_window", "draft_adaptive", "draft_int8")
-"""The settings of MuLo-SD that say how rows are drafted; the others say what becomes of them."""
+"""The settings of MuLo-SD that control how rows are drafted; the others control verification and repair."""
 INT8: Final = "draft_int8"
-"""The one that earlier records, all in float32, do not name."""
+"""A setting that earlier records lack; all of those drafted in float32."""
 ARRAYS: Final = ("drafts", "distribution_tokens", "distribution_probs", "low_passes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTrace:
-    """Rows drafted for images I of cells C in one way; K likeliest tokens of each distribution.
+    """Rows of I images of C cells, drafted in one way, with the K likeliest tokens of each distribution.
 
-    settings: those of `DRAFTED_BY`. rows_per_cycle: rows of a block.
-    drafts: [I, C], the drafted tokens. distribution_tokens, distribution_probs: [I, C, K], the target's distributions
-    along the draft; beyond the
-        K likeliest, a distribution is taken as even over the rest. low_passes: [I, C + 1], passes of the low-resolution
-        model by the tokens they were fed, 1 for those over the condition.
+    Attributes:
+        settings: The settings in `DRAFTED_BY`.
+        rows_per_cycle: Number of rows in a block.
+        drafts: [I, C], the draft tokens.
+        distribution_tokens, distribution_probs: [I, C, K], the target's distributions along the draft; the other
+            tokens share the rest equally.
+        low_passes: [I, C + 1], number of low-resolution passes by their input tokens (1 for passes over the condition).
     """
 
     settings: Mapping[str, Any]
@@ -61,7 +62,7 @@ class RowTrace:
 
 
 def drafting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a recipe's settings that say how rows are drafted; see `INT8`."""
+    """The settings of a recipe that control how rows are drafted; see `INT8`."""
     known = {INT8: False, **settings}
     return {name: known[name] for name in DRAFTED_BY}
 
@@ -71,15 +72,14 @@ class LowDrafter(Protocol):
 
     @property
     def passes(self) -> tuple[int, ...]:
-        """The tokens that each pass of the last call was fed; 0 for those over the condition."""
+        """Number of input tokens of each pass of the last call; 0 for passes over the condition."""
         ...
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft: ...
 
 
 class RowRecorder:
-    """Collects drafted rows of images, keeping the `keep` likeliest tokens of each distribution; settings: see
-    `RowTrace`."""
+    """Records drafted rows with the `keep` likeliest tokens of each distribution. settings: see `drafting`."""
 
     def __init__(self, settings: Mapping[str, Any], keep: int) -> None:
         self.settings = drafting(settings)
@@ -103,14 +103,14 @@ class RowRecorder:
             distributions[cells] = canvas.draft_distributions(cells, drafts, np.zeros(grid.cells, dtype=np.int64))
             canvas.put_all(cells, image[cells])
             canvas.keep()
-            canvas.recompute(cells)  # no key of the picture is left from beside the draft
+            canvas.recompute(cells)  # leave no keys that were computed next to the draft
         likeliest = top(distributions, min(self._keep, target.vocab_size))
         self._rows = rows_per_cycle
         for name, value in zip(ARRAYS, (drafts, likeliest.tokens, likeliest.probs, low_passes), strict=True):
             self._parts[name].append(value)
 
     def trace(self) -> RowTrace:
-        """What was recorded; ValueError if nothing was."""
+        """Build the trace; ValueError if nothing was recorded."""
         if not self._rows:
             raise ValueError("trace, drafted rows: nothing was recorded; add an image first")
         return RowTrace(self.settings, self._rows, **{name: np.stack(parts) for name, parts in self._parts.items()})
@@ -118,7 +118,7 @@ class RowRecorder:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRows:
-    """A `RowDrafter` that proposes recorded rows, tokens [C] of an image `width` cells wide."""
+    """A `RowDrafter` that proposes recorded rows: the tokens [C] of an image that is `width` cells wide."""
 
     tokens: IntArray
     width: int
@@ -129,7 +129,7 @@ class RecordedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedGridTarget:
-    """A `GridTarget` whose cells have the recorded distributions [C, V], whatever it is shown."""
+    """A `GridTarget` that returns the recorded distributions [C, V] for any input tokens."""
 
     grid: Grid
     distributions: FloatArray

@@ -1,7 +1,7 @@
-"""Traces: what a target and its drafter thought of each cell of images drawn by plain autoregression.
+"""Traces: the distributions of a target and its drafter at each cell of images drawn by plain autoregression.
 
-A trace is recorded through the protocols, from any engine, and replays as a table model whose distributions depend on
-the cell (and, for the drafter, on how many tokens past the root it is), not on the tokens drawn in the replay.
+A trace is recorded through the protocols, from any engine. It replays as a table model, whose distributions depend on
+the cell, and for the drafter also on the number of tokens past the root, but not on the tokens drawn in the replay.
 """
 
 import io
@@ -35,9 +35,9 @@ from underpaint.sim.synthetic.table_model import TableModel
 
 FORMAT = 1
 MOST_DENSE = 1 << 24
-"""Numbers of all tables of a model; more of them are kept sparse, which is slower and takes less memory."""
+"""Most numbers in the dense tables of a model; larger tables stay sparse, which is slower and takes less memory."""
 MOST_CODES_NEAR = 20
-"""Nearest codes whose mass is recorded with the drawn token's own."""
+"""Number of nearest codes whose mass is recorded together with the drawn token's own."""
 _ARRAYS = (
     *("tokens", "target_tokens", "target_probs", "draft_tokens", "draft_probs"),
     *("target_entropy", "draft_entropy", "neighbour_mass", "acceptance", "codebook"),
@@ -46,18 +46,25 @@ _ARRAYS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Images I, cells C, drafter depths D, K likeliest tokens of each distribution.
+    """A trace of I images of C cells, with D drafter depths and the K likeliest tokens of each distribution.
 
-    about: the model, prompts and sampler, as JSON holds them. grid, vocab_size: of the model.
-    tokens: [I, C], the drawn image. target_tokens, target_probs: [I, C, K]. draft_tokens, draft_probs: [I, D, C, K]; d
-        is how many tokens past the root the cell was drafted at, with the drawn tokens in between. Beyond the K
-        likeliest, a distribution is taken as even over the rest.
-    target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
-        and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
-    codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each. drawn: the
-        images of the same prompts by methods that no replay can draw.
+    Distributions are taken as uniform beyond their K likeliest tokens. D is 0 without a drafter, E without a codebook.
 
-    D is 0 where there is no drafter, and E is 0 where there is no codebook.
+    Attributes:
+        about: The model, prompts and sampler, as plain JSON values.
+        grid: The model's grid.
+        vocab_size: V, the size of the model's vocabulary.
+        tokens: [I, C], the tokens of the drawn images.
+        target_tokens, target_probs: [I, C, K], the target's distributions.
+        draft_tokens, draft_probs: [I, D, C, K], the drafter's distributions; index d is the number of tokens between
+            the root and the cell, which are the drawn ones.
+        target_entropy: [I, C] nats.
+        draft_entropy: [I, D, C] nats.
+        neighbour_mass: [I, C], the target's mass on the drawn code and its MOST_CODES_NEAR nearest codes.
+        acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
+        codebook: [V, E], the embeddings of the codes.
+        rows: Rows that low-resolution models drafted for the images, one entry per way of drafting.
+        drawn: Images of the same prompts, drawn by methods that no replay can draw.
     """
 
     about: Mapping[str, Any]
@@ -106,7 +113,7 @@ class Trace:
 
 
 class DrawnImage(NamedTuple):
-    """Tokens [C] drawn one by one, and the target's pass before each, whose row 0 is the token's distribution."""
+    """Tokens [C] drawn one by one, and for each the target pass before it; row 0 of a pass is the distribution."""
 
     tokens: IntArray
     scored: list[Scored]
@@ -115,10 +122,10 @@ class DrawnImage(NamedTuple):
 def record_image(
     target: Target, drafter: Drafter, chance: Chance, depths: int, greedy: bool
 ) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Draw one image by plain autoregression, then let the drafter read it.
+    """Draw one image by plain autoregression, then run the drafter along it.
 
-    Returns the tokens [C], the target's distributions [C, V] and the drafter's [D, C, V]; cells that no root lies d
-    tokens before repeat the nearest smaller depth. greedy: take the likeliest token, as the greedy rules do.
+    Returns the tokens [C], the target's distributions [C, V] and the drafter's [D, C, V]. Cells too close to the start
+    for depth d repeat the nearest smaller depth. greedy: take the likeliest token, as the greedy rules do.
     """
     image = draw_image(target, chance, greedy)
     cells = image.tokens.size
@@ -133,7 +140,7 @@ def record_image(
             drafted[depth, cell + depth] = drafter.expand(np.array([token]), np.array([depth - 1]))[0]
         tree = root_only(root, target.vocab_size)
         drafter.commit(tree, Verdict((), int(image.tokens[cell])), image.scored[cell])
-    drafted[0, 0] = distributions[0]  # nothing is drafted there
+    drafted[0, 0] = distributions[0]  # the first cell is never drafted
     for depth in range(1, depths):
         drafted[depth, : min(depth + 1, cells)] = drafted[depth - 1, : min(depth + 1, cells)]
     return image.tokens, distributions, drafted
@@ -156,7 +163,7 @@ def draw_image(target: Target, chance: Chance, greedy: bool) -> DrawnImage:
 
 
 def entropy(distributions: FloatArray) -> FloatArray:
-    """[...] nats of distributions [..., V]."""
+    """[...] entropies, in nats, of distributions [..., V]."""
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.where(distributions > 0.0, distributions * np.log(distributions), 0.0)
     nats: FloatArray = -parts.sum(axis=-1)
@@ -164,7 +171,7 @@ def entropy(distributions: FloatArray) -> FloatArray:
 
 
 class Recorder:
-    """Collects images into a trace, keeping the `keep` likeliest tokens of each distribution."""
+    """Records images into a trace, with the `keep` likeliest tokens of each distribution."""
 
     def __init__(self, codebook: FloatArray, neighbours: IntArray, depths: int = 5, keep: int = 128) -> None:
         if depths < 0 or keep < 1:
@@ -175,7 +182,7 @@ class Recorder:
         self._grid = Grid(0, 0)
 
     def add(self, target: Target, drafter: Drafter, chance: Chance, greedy: bool) -> IntArray:
-        """Record one image; its tokens [C]. ValueError where the target's vocabulary is not the codebook's."""
+        """Record one image and return its tokens [C]. ValueError if the target and the codebook differ in size."""
         if target.vocab_size != self._codebook.shape[0]:
             raise ValueError(
                 f"trace: the target draws {target.vocab_size} codes, the codebook holds {self._codebook.shape[0]}; "
@@ -186,13 +193,13 @@ class Recorder:
         return recorded[0]
 
     def add_distributions(self, grid: Grid, tokens: IntArray, distributions: FloatArray, drafted: FloatArray) -> None:
-        """Record one image whose distributions are known.
+        """Record one image from known distributions.
 
         Args:
-            grid: Its rows and columns.
-            tokens: `[C]` int64, as drawn.
+            grid: Rows and columns of the image.
+            tokens: `[C]` int64, the drawn tokens.
             distributions: `[C, V]` float64, the target's.
-            drafted: `[D, C, V]` float64, the drafter's, by tokens past the root.
+            drafted: `[D, C, V]` float64, the drafter's, by number of tokens past the root.
         """
         self._grid = grid
         cells, shape = np.arange(tokens.size), (self._depths, tokens.size, min(self._keep, distributions.shape[1]))
@@ -212,8 +219,7 @@ class Recorder:
             self._parts[name].append(value)
 
     def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = (), drawn: Sequence[DrawnTrace] = ()) -> Trace:
-        """What was recorded, with rows drafted for the same images and pictures drawn by methods; ValueError if nothing
-        was."""
+        """Build the trace, with drafted rows and drawn images for its prompts; ValueError if nothing was recorded."""
         if not self._parts["tokens"]:
             raise ValueError("trace: nothing was recorded; add an image first")
         arrays: dict[str, Any] = {name: np.stack(parts) for name, parts in self._parts.items()}
@@ -222,7 +228,7 @@ class Recorder:
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write a trace as .npz, beside its place first, then into it."""
+    """Write a trace as .npz: first to a temporary file, which then replaces `path`."""
     head = {"format": FORMAT, "about": trace.about, "grid": list(trace.grid), "vocab_size": trace.vocab_size}
     head["rows"] = [{"settings": one.settings, "rows_per_cycle": one.rows_per_cycle} for one in trace.rows]
     head["drawn"] = [
@@ -239,13 +245,10 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def load(path: Path) -> Trace:
-    """A trace from .npz, with or without drafted rows.
-
-    Raises ValueError where the file is none or of another format, OSError where there is none.
-    """
+    """Load a trace from .npz. Raises ValueError if the file is no trace of this format, OSError if it is missing."""
     try:
         with ArrayFile(path) as held:
-            if 3 * held.nbytes > (free := free_bytes()):  # they are read, widened and checked
+            if 3 * held.nbytes > (free := free_bytes()):  # reading, widening and checking each need a copy
                 raise ValueError(
                     f"expected arrays that fit in memory, got {held.nbytes / 1e9:.1f} GB, which take three times as "
                     f"much to read, and {free / 1e9:.1f} GB are free: record fewer pictures or depths"
@@ -301,7 +304,7 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def dense(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
-    """[..., V] float32 distributions from their likeliest tokens [..., K]; what is left is even over the others."""
+    """[..., V] float32 distributions from their likeliest tokens [..., K]; the others share the rest equally."""
     table = _table(tokens, probs, vocab_size)
     return table.take(np.arange(table.shape[0])).reshape(*tokens.shape[:-1], vocab_size)
 
@@ -312,12 +315,12 @@ def _table(tokens: IntArray, probs: FloatArray, vocab_size: int) -> SparseTable:
 
 
 def replay(trace: Trace, name: str = "trace") -> TableModel:
-    """The trace as a model: each cell of each image has the distributions that were recorded there.
+    """Turn a trace into a table model: each cell of each image has its recorded distributions.
 
     Tables of more than `MOST_DENSE` numbers are sparse.
 
     Raises:
-        ValueError: The tables would take more memory than this machine has free.
+        ValueError: The tables need more memory than this machine has free.
     """
     images, cells = trace.tokens.shape
     depths, kept = trace.draft_probs.shape[1], trace.target_probs.shape[-1]

@@ -1,4 +1,4 @@
-"""What the numbers of a trace must be: probabilities, token ids and entropies in their ranges."""
+"""Check the numbers of a trace: probabilities, token ids and entropies must be in their ranges."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from underpaint.sim.replay.trace import Trace
 
 _ROUNDING: Final = 1e-4
-"""Probabilities and sums of them are stored in float32."""
+"""Tolerance for probabilities and their sums, which are stored in float32."""
 _LARGEST: Final = float(np.finfo(np.float32).max)
 _MOST_SIDE: Final = 1 << 12
-"""Rows or columns of codes."""
+"""Largest number of rows or columns of codes."""
 _MOST_CODES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class RowsHead:
-    """What the head of a trace says of rows drafted in one way; see `RowTrace`."""
+    """The entry in a trace's head for rows drafted in one way; see `RowTrace`."""
 
     settings: Mapping[str, Any]
     rows_per_cycle: Annotated[int, Within(1, _MOST_SIDE)]
@@ -38,12 +38,12 @@ _Call: TypeAlias = tuple[
     Annotated[int, Within(1, 1 << 20)],
     Annotated[int, Within(1, 1 << 20)],
 ]
-"""See `PassKind`."""
+"""The fields of a `PassKind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnHead:
-    """What the head of a trace says of pictures drawn by a method; see `DrawnTrace`."""
+    """The entry in a trace's head for images drawn by a method; see `DrawnTrace`."""
 
     recipe: Mapping[str, Any]
     target_kinds: tuple[_Call, ...]
@@ -52,7 +52,7 @@ class DrawnHead:
 
 @dataclass(frozen=True, slots=True)
 class TraceHead:
-    """The JSON beside the arrays of a trace; see `Trace`."""
+    """The JSON head that is stored with the arrays of a trace; see `Trace`."""
 
     format: int
     about: Mapping[str, Any]
@@ -71,7 +71,7 @@ class TraceHead:
 
 
 def array_forms(vocab_size: int) -> dict[str, ArrayForm]:
-    """The form of every array in a trace of that many codes; see `Trace`, `RowTrace` and `DrawnTrace`."""
+    """The form of every array in a trace with `vocab_size` codes; see `Trace`, `RowTrace` and `DrawnTrace`."""
 
     def tokens(dimensions: int, low: int = 0) -> ArrayForm:
         return ArrayForm("whole", dimensions, low, vocab_size - 1)
@@ -106,7 +106,7 @@ def array_forms(vocab_size: int) -> dict[str, ArrayForm]:
 
 
 def check_values(trace: Trace) -> None:
-    """Raise ValueError where the likeliest tokens of a trace are no distributions."""
+    """Raise ValueError if the likeliest tokens of a trace do not form distributions."""
     pairs = [
         ("target", trace.target_tokens, trace.target_probs),
         ("draft", trace.draft_tokens, trace.draft_probs),
@@ -129,7 +129,7 @@ def _check_likeliest(name: str, tokens: IntArray, probs: FloatArray, vocab_size:
         raise ValueError(
             f"{name}_probs: expected distributions over all their tokens to sum to 1, got {sums.min():.4g}"
         )
-    # Places past a support hold token 0 with probability 0, as often as it takes.
+    # Places beyond a distribution's support are filled with token 0 at probability 0, possibly several times.
     shown = np.where(probs > 0.0, tokens, -1 - np.arange(tokens.shape[-1]))
     ordered = np.sort(shown, axis=-1)
     if np.any(np.diff(ordered, axis=-1) == 0):

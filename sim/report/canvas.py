@@ -1,4 +1,4 @@
-"""How figures look: at the width of a paper's column, in colours that colour-blind readers tell apart."""
+"""The style of figures: sized for a paper's column, with colours that colour-blind readers can distinguish."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from underpaint.artifacts.origin import GENERATOR
 
 FORMATS: Final = ("pdf", "png", "svg")
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette without its yellow, which is faint on paper."""
+"""The palette of Okabe and Ito without its yellow, which is faint on paper."""
 _MARKERS: Final = "os^DvPX*<>"
 _LEGEND_ROWS: Final = 4
-"""Rows of a legend that a figure has room for."""
+"""Number of legend rows that fit into a figure of the default height."""
 _LEGEND_ROW: Final = 0.15
-"""Inches of another."""
+"""Height in inches of each further legend row."""
 _STYLE: Final[Any] = {
     "font.size": 8,
     "axes.labelsize": 8,
@@ -35,7 +35,7 @@ _STYLE: Final[Any] = {
 
 
 def rendered(draw: Callable[[], Figure], form: str) -> bytes:
-    """Draw a figure as a file's content, the same at every call. form: one of `FORMATS`."""
+    """Draw a figure and return the content of its file, identical at every call. form: one of `FORMATS`."""
     marks: Mapping[str, dict[str, Any]] = {
         "pdf": {"Creator": GENERATOR, "CreationDate": None},
         "svg": {"Creator": GENERATOR, "Date": None},
@@ -48,7 +48,7 @@ def rendered(draw: Callable[[], Figure], form: str) -> bytes:
 
 
 def canvas(width: float, height: float, entries: int = 0) -> tuple[Figure, Axes]:
-    """A figure that grows by the rows of a long legend, so that its axes keep their size."""
+    """Create a figure whose height grows with a long legend, so that its axes keep their size."""
     rows = -(-entries // columns(width))
     height += _LEGEND_ROW * max(0, rows - _LEGEND_ROWS)
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -56,17 +56,17 @@ def canvas(width: float, height: float, entries: int = 0) -> tuple[Figure, Axes]
 
 
 def columns(width: float) -> int:
-    """Columns of a legend in a figure of `width` inches."""
+    """Number of legend columns in a figure of `width` inches."""
     return 2 if width < 5 else 4
 
 
 def look_of(place: int) -> dict[str, Any]:
-    """Colour and marker of the `place`-th group."""
+    """Colour, marker and fill style of the `place`-th group."""
     fill = "full" if place < len(_COLOURS) else "none"
     return {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "fillstyle": fill}
 
 
 def legend(figure: Figure, entries: int, width: float) -> None:
-    """Add a legend below the axes, where there is more than one entry."""
+    """Add a legend below the axes if there is more than one entry."""
     if entries > 1:
         figure.legend(loc="outside lower center", ncols=min(entries, columns(width)), frameon=False)

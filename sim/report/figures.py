@@ -1,4 +1,4 @@
-"""Figures of sweeps and traces; `canvas` says how they look."""
+"""Figures of sweeps and traces; `canvas` defines their style."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from underpaint.sim.report.statistics import INTERVAL_DEVIATIONS
 Line: TypeAlias = Mapping[str, Any]
 """A line of a sweep's results."""
 COLUMN: Final = 3.4
-"""Inches: one column of a two-column paper."""
+"""Width in inches of one column of a two-column paper."""
 PAGE: Final = 7.0
-"""Inches: both columns."""
+"""Width in inches of both columns."""
 _BARS: Final = 12
-"""Bars of a figure at most; the fastest are shown."""
+"""Largest number of bars in a figure; the fastest are shown."""
 
 
 class NotInData(ValueError):
-    """The results or the trace do not hold what a figure shows; the message says what would."""
+    """The results or the trace lack the data of a figure; the message says how to get them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """A figure by name.
+    """A named figure.
 
     Attributes:
-        name: As `underpaint plot --figure` takes it.
-        title: What it shows.
-        note: How to read it.
-        of: What it is drawn from.
-        draw: Draws it, from the lines of a sweep, a machine and a width in inches, or from a trace and a width.
+        name: The value of `underpaint plot --figure`.
+        title: The figure's title.
+        note: How to read the figure.
+        of: The data that it shows: a sweep's results or a trace.
+        draw: The drawing function; takes a sweep's lines, a machine and a width in inches, or a trace and a width.
     """
 
     name: str
@@ -51,13 +51,13 @@ class FigureSpec:
 
 
 def label(line: Line) -> str:
-    """Policy and rule; a window's method and its rule, where it has one, and temperature 0."""
+    """The label of a line: policy and rule (a window's method, and its rule if any), with a note at temperature 0."""
     words = f"{line['policy']} + {line['rule']}" if line["rule"] else str(line["policy"])
     return words + (", temperature 0" if line.get("temperature") == 0.0 else "")
 
 
 def grouped(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """The lines of each label, in the order of the labels; with the model in it, where there are several."""
+    """Group lines by label, sorted; labels include the model if there are several models."""
     groups: dict[str, list[Line]] = {}
     several = len({line["model"] for line in lines}) > 1
     for line in sorted(lines, key=label):
@@ -74,7 +74,7 @@ def _fastest(lines: Sequence[Line], machine: str) -> Line:
 
 
 def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> tuple[Figure, Axes]:
-    """Speed-up against a figure of the lines, with 95 % intervals; a colour and a marker for each policy and rule."""
+    """Plot speed-up against the field `across`, with 95 % intervals and a colour and marker per policy and rule."""
     known = [line for line in lines if line[across] is not None]
     if not known:
         raise NotInData(f"no result has the figure '{across}'; simulate policies and rules that have it")
@@ -92,7 +92,7 @@ def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> 
 
 
 def speedup_tokens(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Speed-up against tokens a cycle; on the dashed line drafting would cost nothing."""
+    """Plot speed-up against tokens per cycle. On the dashed line, drafting would cost nothing."""
     figure, axes = _scatter(lines, machine, "tokens_per_cycle", width)
     low, high = axes.get_xlim()
     axes.plot([max(low, 1.0), high], [max(low, 1.0), high], color="0.4", linestyle="--", linewidth=0.8, zorder=0)
@@ -102,14 +102,14 @@ def speedup_tokens(lines: Sequence[Line], machine: str, width: float = COLUMN) -
 
 
 def speedup_alignment(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Speed-up against the overlap of target and drafter."""
+    """Plot speed-up against the overlap of target and drafter."""
     figure, axes = _scatter(lines, machine, "alignment", width)
     axes.set_xlabel("alignment: mean 1 - TV(target, drafter)")
     return figure
 
 
 def pareto(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Speed-up against exact bias, with the front of results that no other beats in both."""
+    """Plot speed-up against exact bias, with the Pareto front of the results."""
     figure, axes = _scatter(lines, machine, "token_bias", width)
     front = pareto_front(lines, machine)
     biases = [float(line["token_bias"]) for line in front]
@@ -126,7 +126,7 @@ def pareto(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure
 
 
 def pareto_front(lines: Sequence[Line], machine: str) -> list[Line]:
-    """The lines of known bias that no other line beats in bias and speed-up, by rising bias."""
+    """The Pareto front of bias and speed-up among lines with known bias, sorted by rising bias."""
     front: list[Line] = []
     known = [line for line in lines if line["token_bias"] is not None]
     for line in sorted(known, key=lambda line: (line["token_bias"], -_speed(line, machine))):
@@ -136,7 +136,7 @@ def pareto_front(lines: Sequence[Line], machine: str) -> list[Line]:
 
 
 def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Speed-up over depth and width of the draft trees of one policy and rule: the pair that has most of them."""
+    """Plot speed-up over depth and width of draft trees, for the policy and rule with the most combinations."""
     best: tuple[str, dict[tuple[int, int], float]] = ("", {})
     for name, members in grouped(lines).items():
         cells: dict[tuple[int, int], float] = {}
@@ -169,16 +169,16 @@ def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> F
 
 
 def batch_of(machine: str) -> tuple[str, int, bool]:
-    """The machine, the images of a pass, and whether they wait for the last: "a100/llamagen-xl/batch8-fixed"."""
+    """Split a name such as "a100/llamagen-xl/batch8-fixed" into machine, batch size, and whether images wait."""
     name, slash, images = machine.rpartition("/batch")
     count = images.removesuffix(FIXED)
     return (name, int(count), count != images) if slash and count.isdigit() else (machine, 1, False)
 
 
 def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Speed-up against the batch, for the fastest settings of each policy and rule at each batch.
+    """Plot speed-up against batch size, for the fastest settings of each policy and rule at each size.
 
-    Dashed: the images of a batch start together, and the slots of those that end early stay empty.
+    On dashed lines, the images of a batch start together, and the slots of those that end early stay empty.
     """
     wanted = batch_of(machine)[0]
     known = {batch_of(name)[1:]: name for name in lines[0]["speedup"] if batch_of(name)[0] == wanted}
@@ -207,7 +207,7 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
 
 
 def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Milliseconds of a mean cycle in passes, on the host and waiting for a batch's last, for the fastest settings."""
+    """Plot the parts of a mean cycle in ms (passes, host, waiting for a batch's last), for the fastest settings."""
     chosen = sorted(
         (_fastest(members, machine) for members in grouped(lines).values()), key=lambda one: _speed(one, machine)
     )
@@ -246,7 +246,7 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
 
 
 def acceptance(trace: Trace, width: float = PAGE) -> Figure:
-    """The overlap 1 - TV of drafter and target: by tokens past the root, and by cell right after the root."""
+    """Plot the overlap 1 - TV of drafter and target: by tokens past the root, and by cell right after the root."""
     images, depths, cells = trace.acceptance.shape
     if not depths:
         raise NotInData(
@@ -263,7 +263,7 @@ def acceptance(trace: Trace, width: float = PAGE) -> Figure:
     curve.set(xlabel="tokens past the root", ylabel="acceptance: mean 1 - TV", ylim=(0, 1))
     curve.set_xticks([depth + 1 for depth in shown])
     first: FloatArray = trace.acceptance[:, 0].mean(axis=0)
-    first[0] = np.nan  # nothing is drafted there
+    first[0] = np.nan  # the first cell is never drafted
     image = by_cell.imshow(first.reshape(trace.grid), vmin=0, vmax=1, cmap="cividis")
     by_cell.set(xticks=[], yticks=[], xlabel="cells, right after the root")
     figure.colorbar(image, ax=by_cell, label="acceptance")

@@ -1,8 +1,8 @@
-"""PublishedRow speed-ups, and whether one cost ratio explains the figures that stand in one table.
+"""Check published speed-ups: can one cost ratio explain all rows of a table?
 
-A speed-up is tokens per cycle over what a cycle costs in plain steps: 1 + ratio * mean depth where a drafter runs once
-a level ("depth" tables), a constant cost of a step where there is none ("steps" tables). Where the tree is known or
-assumed, a roofline says what a cycle costs at least: no ratio is fitted there.
+A speed-up is tokens per cycle divided by the cost of a cycle in plain steps. That cost is 1 + ratio * mean depth if a
+drafter runs once per level ("depth" tables), and constant without a drafter ("steps" tables). If the tree is known or
+assumed, a roofline gives a lower bound of the cost, and no ratio is fitted.
 """
 
 import json
@@ -19,15 +19,13 @@ from underpaint.sim.latency.machines import roofline
 
 Kind: TypeAlias = Literal["depth", "steps", "speedup", "alone", "fronts"]
 TOLERANCE = 0.10
-"""The error beyond which a row does not fit."""
+"""Largest relative error of a row that still fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One published row. Figures that a table does not give are 0. paper, tag: where they are not the table's own.
-
-    missing: what the paper would have to give for a prediction, in words; "" where nothing is known to be missing.
-    """
+    """One row of a published table. Figures that the table lacks are 0. paper, tag: if different from the table's.
+    missing: what the paper would have to report for a prediction, in words; "" if nothing is known to be missing."""
 
     method: str
     data: str
@@ -45,7 +43,7 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one table. latency, depth, nodes, width: a roofline ("": none), and the tree assumed on it."""
+    """The rows of one table. latency: a roofline ("": none). depth, nodes, width: the draft tree assumed on it."""
 
     name: str
     paper: str
@@ -61,10 +59,10 @@ class Group:
 
 
 class Checked(NamedTuple):
-    """A published row beside its prediction.
+    """A published row and its prediction.
 
-    cost: the cost of a drafter pass ("depth") or of a cycle ("steps", "speedup") in plain steps: fitted, or bounded.
-    implied: the same cost as this row alone would have it; for "speedup" rows, the tokens per cycle it would take.
+    cost: the cost of a drafter pass ("depth") or of a cycle ("steps", "speedup") in plain steps, fitted or bounded.
+    implied: the same cost from this row alone; for "speedup" rows, the tokens per cycle that the speed-up requires.
     by_roofline: the speed-up of the row's own tokens per cycle and depth on the table's roofline.
     """
 
@@ -79,22 +77,22 @@ class Checked(NamedTuple):
 
     @property
     def roofline_error(self) -> float | None:
-        """Relative error of the speed-up that the roofline predicts; None where nothing is predicted."""
+        """Relative error of the speed-up that the roofline predicts; None if it predicts none."""
         return None if self.by_roofline is None else self.by_roofline / self.row.speedup - 1.0
 
     @property
     def paper(self) -> str:
-        """Where the row is from."""
+        """The paper of the row."""
         return self.row.paper or self.group.paper
 
     @property
     def tag(self) -> str:
-        """How well it is founded; see the note in published.json."""
+        """How reliable the row is; see the note in published.json."""
         return self.row.tag or self.group.tag
 
 
 def groups() -> tuple[Group, ...]:
-    """All published tables."""
+    """Load all published tables."""
     held: dict[str, Any] = json.loads(
         files("underpaint.sim.report").joinpath("published.json").read_text(encoding="utf-8")
     )
@@ -109,18 +107,18 @@ def groups() -> tuple[Group, ...]:
 
 
 def implied_cost(group: Group, row: PublishedRow) -> float:
-    """The drafter's ratio ("depth") or the cost of a step ("steps") that this row alone asks for."""
+    """The drafter's cost ratio ("depth") or the cost of a step ("steps") that explains this row alone."""
     cycle = row.tokens_per_cycle / row.speedup
     return (cycle - 1.0) / row.mean_depth if group.kind == "depth" else cycle
 
 
 def predicted(group: Group, row: PublishedRow, cost: float) -> float:
-    """The row's speed-up at a cost ratio."""
+    """Predict the row's speed-up from a cost ratio."""
     return row.tokens_per_cycle / (1.0 + cost * row.mean_depth if group.kind == "depth" else cost)
 
 
 def check(group: Group) -> tuple[Checked, ...]:
-    """Every row of a table against one cost ratio, fitted on its first row."""
+    """Check every row of a table; in "depth" and "steps" tables against a cost ratio fitted on the first row."""
     if group.kind in ("depth", "steps"):
         return _fitted(group)
     if group.kind == "fronts":
@@ -154,7 +152,7 @@ def _fitted(group: Group) -> tuple[Checked, ...]:
 
 
 def _cycle(group: Group, depth: float) -> float:
-    """What a cycle with the group's tree costs on its roofline, in plain steps; all levels but the first are wide."""
+    """Cost of a cycle with the group's tree on its roofline, in plain steps; all levels but the first are wide."""
     costs = roofline(group.latency)
     plain, whole = costs.verify_ms(np.array([1, group.nodes]))
     first, wide = costs.draft_ms(np.array([1, group.width]))
@@ -173,10 +171,8 @@ def _front(group: Group, row: PublishedRow) -> Checked:
 
 
 def _bounded(group: Group, row: PublishedRow) -> Checked:
-    """The tokens per cycle that the speed-up takes on the roofline, and whether the tree could give them.
-
-    Where the row has its own tokens per cycle, the roofline predicts its speed-up too.
-    """
+    """Compute the tokens per cycle that the speed-up requires on the roofline, and whether the tree can reach them. If
+    the row reports its tokens per cycle, the roofline predicts its speed-up too."""
     cycle = _cycle(group, group.depth)
     needed = row.speedup * cycle
     by_roofline = row.tokens_per_cycle / cycle if row.tokens_per_cycle else None

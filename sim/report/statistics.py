@@ -1,4 +1,4 @@
-"""What decoding runs came to, image by image, before any clock: the counts that every latency model prices."""
+"""Statistics of decoding runs: counts per image, without times, which latency models convert to times."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,17 +10,22 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.sim.latency.models import Costs
 
 INTERVAL_DEVIATIONS = 1.96
-"""Half the width of a 95 % interval of a mean, in standard errors."""
+"""Half the width of a 95 % confidence interval of a mean, in standard errors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Counts of I decoded images of `cells` cells; of I pooled images, each decoded `decodings` times, in sum.
+    """Counts of I decoded images.
 
-    cycles, accepted, depth: [I] cycles with a draft, drafted tokens kept, and levels of their trees in sum; the first
-        pass (the condition alone) is no cycle.
-    verify: [I, N + 1], target passes by nodes, the first pass included. draft: [I, N + 1], drafter passes by nodes,
-        each level of a chain that one call drafts included. chained: [I, N + 1], such calls by levels.
+    Attributes:
+        cells: Number of cells of an image.
+        cycles: [I] number of cycles with a draft. The first pass, over the condition alone, is not a cycle.
+        accepted: [I] number of accepted draft tokens.
+        depth: [I] sum of the depths of the draft trees.
+        verify: [I, N + 1] number of target passes by nodes, including the first pass.
+        draft: [I, N + 1] number of drafter passes by nodes; a chain drafted in one call counts once per level.
+        chained: [I, N + 1] number of calls that draft a chain, by levels.
+        decodings: How often each image was decoded; counts are sums over them.
     """
 
     cells: int
@@ -34,17 +39,17 @@ class Runs:
 
     @classmethod
     def zeros(cls, cells: int, images: int, most_nodes: int) -> "Runs":
-        """Counts to be filled, of passes over at most `most_nodes` nodes."""
+        """Create counts of 0, for passes over at most `most_nodes` nodes."""
         one, by_size = (np.zeros((images, *more), dtype=np.int64) for more in ((), (most_nodes + 1,)))
         return cls(cells, one, one.copy(), one.copy(), by_size, by_size.copy(), by_size.copy())
 
     @property
     def images(self) -> int:
-        """I."""
+        """I, the number of images."""
         return int(self.cycles.size)
 
     def and_more(self, more: "Runs") -> "Runs":
-        """These images and `more`."""
+        """Concatenate these images and `more`."""
         if more.cells != self.cells:
             raise ValueError(f"runs: expected images of {self.cells} cells, got {more.cells}")
         if more.decodings != self.decodings:
@@ -61,10 +66,8 @@ class Runs:
         )
 
     def pooled(self, images: int) -> "Runs":
-        """Decodings of a pool of `images`, taken in turns, summed by image: what is independent, for intervals.
-
-        ValueError unless each was decoded as often.
-        """
+        """Sum the decodings of each image of a pool, decoded in turns; only images are independent, for intervals.
+        ValueError unless all images were decoded equally often."""
         times, left = divmod(self.images, images)
         if left or not times:
             raise ValueError(f"runs: expected a multiple of {images} images, got {self.images}")
@@ -85,17 +88,15 @@ class Runs:
         )
 
     def times(self, costs: Costs) -> "ImageTimes":
-        """What each image takes by a latency model; ValueError where the model lacks a size.
-
-        Where images of a batch wait for the last of them, each takes as much longer as they do in the mean.
-        """
+        """Compute the time of each image with a latency model; ValueError if the model lacks a size. If the images of a
+        batch wait for the last of them, each time grows by the mean factor of that wait."""
         target, drafter = _priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms)
         host = (self.cycles + self.decodings) * costs.overhead_ms
         alone = target + drafter + host
         return ImageTimes(target, drafter, host, alone * (slowest_of(alone, costs.waits_for) - 1.0))
 
     def image_ms(self, costs: Costs) -> FloatArray:
-        """[I] float64: what each image takes by a latency model; see `times`."""
+        """[I] float64: total time in ms of each image with a latency model; see `times`."""
         return self.times(costs).total
 
 
@@ -109,21 +110,21 @@ class ImageTimes(NamedTuple):
 
     @property
     def total(self) -> FloatArray:
-        """[I] ms."""
+        """[I] ms, the sum of all parts."""
         total: FloatArray = self.target + self.drafter + self.host + self.waiting
         return total
 
 
 def slowest_of(ms: FloatArray, batch: int) -> float:
-    """How many times as long as the mean image the slowest of a batch takes, in expectation.
+    """Expected time of the slowest image of a batch, divided by the mean time of an image.
 
     Args:
-        ms: `[I]` float64, what each image takes alone, in a slot of the batch.
-        batch: Images that start together, drawn at random from these. Where there are fewer than a batch, they stand
-            for more: each is drawn with replacement.
+        ms: `[I]` float64, time of each image alone, in a slot of the batch.
+        batch: Number of images that start together, drawn at random from the I images without replacement. If I is
+            smaller than a batch, they are drawn with replacement.
 
     Returns:
-        At least 1, exact for images drawn without replacement: the order statistics' mean.
+        A factor of at least 1: the exact mean of the order statistic.
     """
     images, rising = ms.size, np.sort(ms)
     if batch == 1 or images == 1:
@@ -132,7 +133,7 @@ def slowest_of(ms: FloatArray, batch: int) -> float:
     if batch > images:
         shares = (places / images) ** batch - ((places - 1) / images) ** batch
     else:
-        # The slowest is image i where the others are among the i - 1 before it: C(i - 1, batch - 1) / C(images, batch).
+        # Image i is the slowest if the others are among the i - 1 faster ones: C(i - 1, batch - 1) / C(images, batch).
         shares = np.zeros(images)
         shares[-1] = batch / images
         for place in range(images - 1, batch - 1, -1):
@@ -141,7 +142,7 @@ def slowest_of(ms: FloatArray, batch: int) -> float:
 
 
 def _priced(counts: IntArray, price: Callable[[IntArray], FloatArray]) -> FloatArray:
-    """[I] ms of passes counted by nodes [I, N + 1]."""
+    """[I] ms of passes, from their counts by nodes [I, N + 1]."""
     used = np.flatnonzero(counts.any(axis=0))
     if not used.size:
         return np.zeros(counts.shape[0])
@@ -150,7 +151,7 @@ def _priced(counts: IntArray, price: Callable[[IntArray], FloatArray]) -> FloatA
 
 
 class Estimate(NamedTuple):
-    """A mean and the ends of its 95 % interval (equal to it where one image is all there is)."""
+    """A mean and the ends of its 95 % confidence interval (equal to the mean if there is only one image)."""
 
     mean: float
     low: float
@@ -158,12 +159,12 @@ class Estimate(NamedTuple):
 
     @property
     def half_width(self) -> float:
-        """Half the interval, as a share of the mean."""
+        """Half the width of the interval, as a share of the mean."""
         return (self.high - self.low) / 2.0 / self.mean
 
 
 def ratio(above: FloatArray | IntArray, below: FloatArray | IntArray) -> Estimate:
-    """The ratio of sums of paired figures [I], with the delta method's interval over images."""
+    """The ratio of the sums of paired values [I], with an interval over images by the delta method."""
     value = float(above.sum() / below.sum())
     if above.size < 2:
         return Estimate(value, value, value)
@@ -173,33 +174,33 @@ def ratio(above: FloatArray | IntArray, below: FloatArray | IntArray) -> Estimat
 
 
 def tokens_per_cycle(runs: Runs) -> Estimate:
-    """Kept drafted tokens and the extra one, per cycle with a draft."""
+    """Accepted draft tokens plus the extra token, per cycle with a draft."""
     return ratio(runs.accepted + runs.cycles, runs.cycles)
 
 
 def mean_depth(runs: Runs) -> Estimate:
-    """Levels of the draft tree per cycle."""
+    """Mean depth of the draft tree per cycle."""
     return ratio(runs.depth, runs.cycles)
 
 
 def speedup(runs: Runs, costs: Costs) -> Estimate:
-    """How many times faster than plain autoregression on the same latency model."""
+    """The speed-up over plain autoregression with the same latency model."""
     return times_faster(runs, runs.image_ms(costs), plain_ms(costs))
 
 
 def plain_ms(costs: Costs) -> float:
-    """ms of a step of plain autoregression."""
+    """Time of a step of plain autoregression, in ms."""
     return float(costs.verify_ms(np.array([1]))[0]) + costs.step_overhead_ms
 
 
 def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
-    """How many times faster than plain autoregression, from what images [I] and a plain step take."""
+    """The speed-up over plain autoregression, from the times of images [I] and of a plain step."""
     return ratio(np.full(runs.images, runs.decodings * runs.cells * step_ms), image_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMoments:
-    """What a mean and its interval need of I figures. mean: theirs; squares: of their distances from it, summed."""
+    """The moments of I values for a mean and its interval. squares: sum of squared distances from the mean."""
 
     mean: float
     squares: float
@@ -214,10 +215,10 @@ def _added(one: _Parts, other: _Parts) -> _Parts:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Runs of I images of `cells` cells as sums, so that any number of them takes the memory of one.
+    """Sums over the runs of I images of `cells` cells; their memory does not grow with I.
 
-    cycles, accepted, depth: see `Runs`. nodes: positions of all target passes. target_passes, drafter_passes: in all.
-    image_ms: what an image takes, by machine. parts_ms: ms of all images by the parts of `ImageTimes`, by machine.
+    cycles, accepted, depth: see `Runs`. nodes: positions of all target passes. target_passes, drafter_passes: totals.
+    image_ms: moments of an image's time, by machine. parts_ms: total ms by part of `ImageTimes`, by machine.
     """
 
     cells: int
@@ -233,7 +234,7 @@ class Totals:
 
     @classmethod
     def of(cls, runs: Runs, times: Mapping[str, ImageTimes]) -> "Totals":
-        """The sums of `runs`, and of what their images take, by machine."""
+        """Sum `runs` and the times of their images, by machine."""
         image_ms = {name: one.total for name, one in times.items()}
         return cls(
             runs.cells,
@@ -255,7 +256,7 @@ class Totals:
         )
 
     def and_more(self, more: "Totals") -> "Totals":
-        """These images and `more`, of as many cells and the same machines."""
+        """Add `more` images, which must have as many cells and the same machines."""
         images = self.images + more.images
         image_ms = {}
         for name, own in self.image_ms.items():
@@ -278,11 +279,11 @@ class Totals:
         )
 
     def cycle_ms(self, machine: str) -> list[float]:
-        """Ms of a mean cycle by the parts of `ImageTimes`; the first pass is spread over the cycles."""
+        """Mean ms per cycle, by part of `ImageTimes`; the first pass is spread over the cycles."""
         return [part / self.cycles for part in self.parts_ms[machine]]
 
     def speedup(self, machine: str, step_ms: float) -> Estimate:
-        """As `times_faster`, of a machine whose plain step takes `step_ms`."""
+        """The speed-up on a machine whose plain step takes `step_ms`; see `times_faster`."""
         ms = self.image_ms[machine]
         value = self.cells * step_ms / ms.mean
         if self.images < 2:

@@ -1,4 +1,4 @@
-"""What a sweep is to do: every fitting rule, policy, setting and synthetic model, all checked before any work."""
+"""The plan of a sweep: all fitting combinations of model, policy, rule and settings, checked before any work."""
 
 import hashlib
 import itertools
@@ -26,23 +26,22 @@ from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.sim.synthetic.windows import WindowRecipe, WindowScheme, make_window_scheme, run_windows
 
 TRACE: Final = ".npz"
-"""How the names of traces end, which are the paths of their files."""
+"""Ending of the names of traces, which are the paths of their files."""
 TREES: Final = "tree"
-"""The loop of a policy and a rule."""
+"""The value of `Job.loop` for a tree policy and a rule."""
 MOST_JOBS: Final = 10_000
-"""Of one sweep: as many take a day on two cores."""
+"""Largest number of jobs of a sweep; this many take a day on two cores."""
 _PARTS: Final = ("model", "policy", "rule")
 _GIVEN: Final = frozenset(("neighbours", "codebook"))
-"""Settings of rules that come from the model."""
+"""Settings of rules that the model provides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One simulation: a scheme on a synthetic model. Settings are JSON text, sorted, so that jobs compare and
-    travel.
+    """One simulation: a policy and a rule on a model or trace. Settings are sorted JSON, to compare and send jobs.
 
-    loop: `TREES`, or that of a window's recipe; then `policy` is the method's name, and the settings are the recipe's.
-    temperature: see `WindowRecipe`; trees have it in their rules.
+    loop: `TREES`, or the loop of a window recipe; then `policy` is the method's name, and the settings are the
+    recipe's. temperature: see `WindowRecipe`; for trees, the temperature is part of the rule.
     """
 
     model: str
@@ -55,7 +54,7 @@ class Job:
     temperature: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as JSON holds it; of trees as before there were windows."""
+        """Convert to plain values for JSON; trees keep the format from before windows existed."""
         told = asdict(self)
         if self.loop == TREES:
             del told["loop"], told["temperature"]
@@ -63,22 +62,22 @@ class Job:
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "Job":
-        """The job of a line of results."""
+        """Read the job of a result line."""
         return cls(**{field.name: line[field.name] for field in fields(cls) if field.name in line})
 
     @property
     def key(self) -> str:
-        """A short hash that names the job."""
+        """A short hash that identifies the job."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def name(self) -> str:
-        """The model, the policy and the rule, as progress and errors call the job."""
+        """The job's name in progress and error messages: model, policy and rule."""
         return f"{self.model}: {self.policy} {self.rule}"
 
     @property
     def recipe(self) -> WindowRecipe | None:
-        """Of a window; None of trees."""
+        """The recipe of a window; None for trees."""
         if self.loop == TREES:
             return None
         parts = (self.policy, self.loop, self.policy_settings, self.rule, self.rule_settings)
@@ -87,11 +86,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """A sweep. vary: "model.noise", "policy.depth", "rule.delta" to the values it takes, where it is known.
+    """The plan of a sweep.
 
-    machines: "machine/model" or the path of a cost curve. windows: methods of the Jacobi family, at each setting that
-    is to be tried; they stand beside the pairs of policies and rules, of which there may be none then. precision: half
-    the 95 % interval of every speed-up, as a share of it, at most; most_images: images at most to get there.
+    Attributes:
+        models: Names of synthetic models, or paths of traces.
+        policies: Names of policies.
+        rules: Names of rules.
+        machines: "machine/model", or paths of cost curves.
+        vary: Maps settings such as "policy.depth" to their values; applies to each model, policy or rule that has it.
+        precision: Target for half the 95 % interval of every speed-up, as a share of the speed-up.
+        most_images: Largest number of images per simulation.
+        seed: Seed of the noise.
+        windows: Jacobi methods at each setting to try, in addition to the policies and rules, which may be empty then.
     """
 
     models: tuple[str, ...]
@@ -105,20 +111,20 @@ class SweepPlan:
     windows: tuple[WindowRecipe, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON holds it, with the SHA-256 of every trace and cost curve; OSError where one is gone."""
+        """Convert to plain values for JSON, with SHA-256 hashes of all files of the plan; OSError if one is missing."""
         named = [name for name in self.models if name.endswith(TRACE)]
         named += [name for name in self.machines if name.endswith(CURVE)]
         named += [str(file) for file in map(machine_file, self.machines) if file is not None]
         hashes = {name: hashlib.sha256(read_regular(Path(name))).hexdigest() for name in named}
         told = json.loads(json.dumps(asdict(self)))
         if not self.windows:
-            del told["windows"]  # as before there were any
+            del told["windows"]  # the format from before windows existed
         return {**told, "files": hashes}
 
 
 @lru_cache(maxsize=8)
 def synthetic_model_of(name: str, settings: str) -> TableModel:
-    """A synthetic model by name, or a trace by the path of its .npz."""
+    """Build a synthetic model by name, or load a trace by its path."""
     if name.endswith(TRACE):
         return replay(load(Path(name)), Path(name).stem)
     return make_synthetic_model(name, json.loads(settings))
@@ -126,33 +132,32 @@ def synthetic_model_of(name: str, settings: str) -> TableModel:
 
 @lru_cache(maxsize=8)
 def scheme_of(model: TableModel, job: Job) -> Scheme:
-    """The job's policy and rule, ready for its model."""
+    """Build the job's policy and rule for its model."""
     return make_scheme(model, job.policy, job.rule, json.loads(job.policy_settings), json.loads(job.rule_settings))
 
 
 @lru_cache(maxsize=8)
 def window_scheme_of(model: TableModel, job: Job) -> WindowScheme | None:
-    """The job's window, ready for its model; None of trees."""
+    """Build the job's window for its model; None for trees."""
     recipe = job.recipe
     return None if recipe is None else make_window_scheme(model, recipe)
 
 
 def settings_made_by(part: str, name: str) -> Callable[..., Any] | None:
-    """The dataclass of the settings of a synthetic model, policy or rule; None for a trace. ValueError on an unknown
-    name."""
+    """The dataclass with the settings of a model, policy or rule; None for a trace. ValueError on unknown names."""
     if part == "model":
         return None if name.endswith(TRACE) else SYNTHETIC_MODELS[name].make
     return POLICIES[name].make if part == "policy" else RULES[name].make
 
 
 def settings_known(part: str, name: str) -> set[str]:
-    """The settings that a synthetic model, policy or rule has, less those that come from the model."""
+    """Names of the settings of a synthetic model, policy or rule, without those that the model provides."""
     make = settings_made_by(part, name)
     return {field.name for field in fields(make) if field.init} - _GIVEN if is_dataclass(make) else set()
 
 
 def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """The settings of one name: the product over those varied settings that it knows."""
+    """All settings of a model, policy or rule: the product over its varied settings."""
     known = settings_known(part, name)
     own = {key.partition(".")[2]: values for key, values in vary.items() if key.partition(".")[0] == part}
     axes = {key: values for key, values in own.items() if key in known}
@@ -161,7 +166,7 @@ def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list
 
 
 def _variant_count(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> int:
-    """How many `_variants` there are."""
+    """Number of `_variants`."""
     known = settings_known(part, name)
     return prod(
         len(values) for key, values in vary.items() if key.partition(".")[0] == part and key.partition(".")[2] in known
@@ -169,10 +174,8 @@ def _variant_count(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) ->
 
 
 def jobs(plan: SweepPlan) -> list[Job]:
-    """All jobs whose rule fits the policy.
-
-    Raises ValueError on an unknown synthetic model, policy, rule or setting, and if no rule fits a policy.
-    """
+    """List all jobs whose rule fits the policy, and all jobs of windows. Raises ValueError on an unknown name or
+    setting, on too many jobs, and if no rule fits a policy."""
     _check_vary(plan)
     found: list[Job] = []
     fitting = [
@@ -213,10 +216,10 @@ def _check_vary(plan: SweepPlan) -> None:
 
 
 def check(plan: SweepPlan, wanted: Sequence[Job], processes: int = 0) -> None:
-    """Build every synthetic model, scheme and latency model of `wanted` once, so that nothing of it fails later.
+    """Build every model, scheme and latency model of `wanted` once, so that errors appear before any work.
 
-    Measured machines are asked for the price of one image by each scheme. Raises ValueError or OSError, naming what
-    is wrong: a setting, a trace, a cost curve, the sizes that it lacks, or the memory for `processes` of this machine.
+    Measured machines must give a price for one image of each scheme. Raises ValueError or OSError, naming the cause: a
+    setting, a trace, a cost curve, a size that it lacks, or too little memory for `processes` on this machine.
     """
     prices = {machine: run_times_of(machine) for machine in plan.machines}
     for machine, one in prices.items() if plan.windows else ():
@@ -249,7 +252,7 @@ def check(plan: SweepPlan, wanted: Sequence[Job], processes: int = 0) -> None:
 
 
 def _check_window(scheme: WindowScheme, plan: SweepPlan) -> None:
-    """Ask measured machines for the price of one image."""
+    """Check that measured machines give a price for one image."""
     curves = [latency_model_of(machine) for machine in plan.machines if machine.endswith(CURVE)]
     if curves:
         runs = run_windows(scheme, 1, plan.seed)
@@ -258,5 +261,5 @@ def _check_window(scheme: WindowScheme, plan: SweepPlan) -> None:
 
 
 def times_chains(prices: Iterable[RunTimes]) -> bool:
-    """Whether runs have to tell chains in one call apart, for one of these prices."""
+    """Whether one of these prices needs chains that are drafted in one call to be counted separately."""
     return any(one.fuses_chains for one in prices)

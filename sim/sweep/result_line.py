@@ -1,4 +1,4 @@
-"""The lines of a sweep's files: a job with what was simulated for it, and a block of the images of a long one."""
+"""The lines of a sweep's files: the results of a job, and the results of a block of images of a long job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ _Figure: TypeAlias = Annotated[float, Within(0.0, _LARGEST)]
 
 @dataclass(frozen=True, slots=True)
 class _ResultLine:
-    """See `Job` for the first fields, and `sim.sweep.run` for the others.
-
-    speedup: mean, low and high by machine. cycle_ms: ms of a mean cycle by the parts of `ImageTimes`, by machine.
-    """
+    """The result of a job. See `Job` for the first fields, and `sim.sweep.run` for the others. speedup: mean, low and
+    high by machine. cycle_ms: mean ms per cycle by part of `ImageTimes`, by machine."""
 
     key: str
     model: str
@@ -45,10 +43,10 @@ class _ResultLine:
 
 @dataclass(frozen=True, slots=True)
 class BlockFigures:
-    """What a block of a job's images came to, as long sweeps record it.
+    """The results of a block of a job's images, as recorded by long sweeps.
 
-    key: the job's. first: the number of the block's first image. block: images of a whole block. alignment, token_bias:
-    see `sim.exact.bias`; of the first block alone.
+    key: the job's key. first: number of the block's first image. block: images in a whole block. alignment, token_bias:
+    see `sim.exact.bias`; only set in the first block.
     """
 
     key: str
@@ -61,7 +59,7 @@ class BlockFigures:
 
 
 def read_block(line: Mapping[str, Any], plan: SweepPlan) -> BlockFigures:
-    """A block of a line of a sweep's record; ValueError where it is none, or of other machines than the plan's."""
+    """Read a block from a line of a sweep's record; ValueError if it is invalid or its machines are not the plan's."""
     block = build_typed(BlockFigures, line, "a block")
     if block.totals.image_ms.keys() != set(plan.machines) or min(block.totals.images, block.totals.cycles) < 1:
         raise ValueError(f"a block: expected images on {', '.join(plan.machines)}, got {block.totals.image_ms.keys()}")
@@ -69,11 +67,10 @@ def read_block(line: Mapping[str, Any], plan: SweepPlan) -> BlockFigures:
 
 
 def check_line(line: Mapping[str, Any], machines: Sequence[str]) -> None:
-    """Check a line of the results of a sweep over `machines`.
+    """Check a result line of a sweep over `machines`.
 
     Raises:
-        ValueError: a field is missing, unknown, of another type or range, or the line is of another job than its key
-            says, or of other machines.
+        ValueError: A field is missing, unknown, of the wrong type or out of range, or the key or machines are wrong.
     """
     found = build_typed(_ResultLine, line, "a result")
     for name in ("model_settings", "policy_settings", "rule_settings"):

@@ -1,6 +1,6 @@
-"""Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and timed by every latency model.
+"""Run sweeps: simulate each fitting combination of model, policy, rule and settings once, for all latency models.
 
-A simulation is split into blocks of images that depend on its plan alone, so its figures are the same on any workers.
+A simulation is split into blocks of images. The split depends only on the plan, so all workers give the same results.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,13 +31,13 @@ from underpaint.sim.synthetic.windows import run_windows
 _FIRST_IMAGES: Final = 32
 _LOOP_IMAGES: Final = 4
 _LOOP_BLOCK: Final = 64
-"""Images that the decoding loop draws in one block: about a second of work."""
+"""Number of images in a block of the decoding loop: about a second of work."""
 _MOST_SHARE: Final = 1e6
-"""How many times too wide an interval counts as, at most."""
+"""Largest factor by which an interval may count as too wide."""
 
 
 class Work(NamedTuple):
-    """A block of images of a job, and what the plan says of it."""
+    """A block of a job's images to simulate, with the machines and the seed of the plan."""
 
     job: Job
     machines: tuple[str, ...]
@@ -50,12 +50,12 @@ class Work(NamedTuple):
 
 
 def workers(on: str = "local", jobs: int = 1, address: str | None = None) -> Workers[Work, BlockFigures]:
-    """Where a sweep is simulated; the results are the same everywhere.
+    """Create the workers of a sweep; the results do not depend on them.
 
     Args:
         on: One of `artifacts.workers.WORKER_KINDS`.
-        jobs: Processes, at least 1: of one, this process.
-        address: Of a Ray cluster; None starts a local one.
+        jobs: Number of processes, at least 1; with 1, this process does the work.
+        address: Address of a Ray cluster; None starts a local one.
     """
     known = (ValueError, OSError)
     if on == "ray":
@@ -64,7 +64,7 @@ def workers(on: str = "local", jobs: int = 1, address: str | None = None) -> Wor
 
 
 def simulate(work: Work) -> BlockFigures:
-    """Draw a block of images, and price them on every machine. The loop draws fewer in the first block."""
+    """Draw a block of images, and price them on every machine. The decoding loop draws fewer in the first block."""
     job = work.job
     model = synthetic_model_of(job.model, job.model_settings)
     trees = window_scheme_of(model, job) is None
@@ -81,8 +81,7 @@ def simulate(work: Work) -> BlockFigures:
 
 
 class _Drawn(NamedTuple):
-    """Images of a job, what each takes by machine, how far the job moves the next token (None: not known), and the
-    lockstep that drew them, if any."""
+    """Drawn images of a job, their times by machine, the next token's bias (None: unknown), and the lockstep if any."""
 
     runs: Runs
     times: Mapping[str, ImageTimes]
@@ -114,7 +113,7 @@ def _of_windows(model: TableModel, work: Work) -> _Drawn:
 
 
 class _Simulation:
-    """One job on its way to its precision: rounds of blocks, each of as many images as those before it ask for."""
+    """A job that runs in rounds of blocks until its precision is reached; each round sets the size of the next."""
 
     def __init__(self, job: Job, plan: SweepPlan, steps_ms: Mapping[str, float]) -> None:
         self.job, self._plan, self._steps_ms = job, plan, steps_ms
@@ -124,20 +123,20 @@ class _Simulation:
 
     @property
     def images(self) -> int:
-        """Images of the rounds that are whole."""
+        """Number of images in completed rounds."""
         return 0 if self._totals is None else self._totals.images
 
     @property
     def done(self) -> bool:
-        """Whether all images that the precision takes are drawn."""
+        """Whether enough images are drawn for the precision."""
         return self._totals is not None and not self._round
 
     def start(self) -> list[Work]:
-        """The first round."""
+        """Start the first round and return its blocks."""
         return self._blocks(min(self._plan.most_images, _FIRST_IMAGES), _FIRST_IMAGES)
 
     def take(self, block: BlockFigures) -> list[Work]:
-        """Take in a block; the next round, where its own is whole and more images are needed."""
+        """Add a finished block; return the next round's blocks if its round is complete and more images are needed."""
         self._round[block.first] = block
         drawn = [one for _, one in sorted(self._round.items()) if one is not None]
         if len(drawn) < len(self._round):
@@ -157,7 +156,7 @@ class _Simulation:
         return {name: totals.speedup(name, step_ms) for name, step_ms in self._steps_ms.items()}
 
     def _images_wanted(self) -> int:
-        """Images in all that the precision should take, from those that are done."""
+        """Estimate the total number of images for the precision, from the finished ones."""
         totals, plan = self._totals, self._plan
         assert totals is not None
         worst = max(one.half_width for one in self._speedups(totals).values())
@@ -168,7 +167,7 @@ class _Simulation:
         return min(plan.most_images, max(needed, totals.images + 8), 8 * totals.images)
 
     def line(self) -> dict[str, Any]:
-        """The line of results."""
+        """The result line of the job."""
         totals, first = self._totals, self._first
         assert totals is not None
         assert first is not None
@@ -192,20 +191,20 @@ class _Simulation:
 
 
 class Results(RunStore[str, dict[str, Any]]):
-    """Finished jobs of one sweep by their keys, in `folder/results.jsonl`."""
+    """The finished jobs of a sweep by key, stored in `folder/results.jsonl`."""
 
     NAME: ClassVar[str] = "results"
     VERSION: ClassVar[int] = 2
     WHAT: ClassVar[str] = "sweep"
 
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
-        """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
+        """Load the results in the folder; ValueError if they are of another sweep, or of no sweep."""
         self._plan = plan
         super().__init__(folder, plan.to_dict())
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The finished jobs, as they were finished."""
+        """Result lines of the finished jobs, in the order in which they finished."""
         return list(self)
 
     def read(self, line: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -216,16 +215,16 @@ class Results(RunStore[str, dict[str, Any]]):
         return record
 
     def missing(self, wanted: Sequence[Job]) -> list[Job]:
-        """Those of `wanted` that are not finished."""
+        """The jobs of `wanted` that are not finished."""
         return [job for job in wanted if job.key not in self]
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a sweep's `results.jsonl`, whatever its settings.
+    """Read the lines of the `results.jsonl` of any sweep.
 
     Raises:
-        ValueError: The file is no record of a sweep, was edited, is of another version, or has no finished simulation.
-        OSError: it cannot be read.
+        ValueError: The file is missing, is not a sweep's record, was edited, has another version, or has no results.
+        OSError: The file cannot be read.
     """
     if not path.is_file():
         raise ValueError(f"{path}: expected the results.jsonl that `underpaint simulate sweep` writes, got no file")
@@ -248,14 +247,14 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 class Blocks(RunStore[tuple[str, int], BlockFigures]):
-    """Finished whole blocks of long simulations by job and first image, in `folder/blocks.jsonl`."""
+    """The finished whole blocks of long simulations by job and first image, stored in `folder/blocks.jsonl`."""
 
     NAME: ClassVar[str] = "blocks"
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "sweep"
 
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
-        """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
+        """Load the blocks in the folder; ValueError if they are of another sweep, or of no sweep."""
         self._plan = plan
         super().__init__(folder, plan.to_dict())
 
@@ -268,21 +267,21 @@ class Blocks(RunStore[tuple[str, int], BlockFigures]):
 
 
 def run(plan: SweepPlan, results: Results, where: Workers[Work, BlockFigures], report: Callable[[str], None]) -> None:
-    """Simulate what `results` does not hold yet.
+    """Simulate all jobs of a plan that are missing from `results`.
 
-    A stop leaves in the folder of `results` every finished job, and every whole block of the others.
+    If stopped, the folder of `results` keeps all finished jobs, and all whole blocks of the others.
 
     Args:
-        plan: What to simulate.
-        results: Takes each job as it is finished.
-        where: Who draws the blocks.
-        report: Told after every block how far its job is.
+        plan: The sweep to simulate.
+        results: Stores each finished job.
+        where: The workers that draw the blocks.
+        report: Called after every block with a message about its job's progress.
     """
     blocks = Blocks(results.folder, plan)
     under_way: dict[str, _Simulation] = {}
 
     def to_draw(simulation: _Simulation, works: list[Work]) -> list[Work]:
-        """Those of `works` that no earlier run drew, with the next rounds where it drew a whole one."""
+        """The blocks of `works` that no earlier run drew; if it drew a whole round, those of the following rounds."""
         left = []
         for work in works:
             drawn = blocks.records.get((work.job.key, work.first))

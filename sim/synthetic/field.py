@@ -1,4 +1,4 @@
-"""Synthetic models: rows without structure, and an image field with the structure of image tokens."""
+"""Synthetic models: unstructured rows, and an image field with the structure of image tokens."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,9 +16,9 @@ from underpaint.sim.synthetic.table_model import TableModel
 
 _FREE_CODE_DIMENSIONS = 4
 _MOST_SCALE = 1e6
-"""Of any setting that is no count: tables are one-hot long before, and larger ones overflow."""
+"""Largest value of settings that are not counts. Tables become one-hot long before; larger values overflow."""
 _MOST_EXPONENT = 60.0
-"""Of Zipf's distribution: the largest vocabulary to this power is a number that float64 holds."""
+"""Largest exponent of Zipf's distribution: the largest vocabulary to this power still fits into float64."""
 _LEAST_SMOOTHNESS = 1e-3
 
 
@@ -39,17 +39,15 @@ def _check_share(model: str, **settings: float) -> None:
 _MOST_SIDE = 1024
 _MOST_CODES = 65_536
 _MOST_NUMBERS = 2**27
-"""Of a table, or of the pool of images: a gigabyte of them."""
+"""Most numbers in a table, or in the pool of images: a gigabyte."""
 _MOST_SEED = 2**64 - 1
 
 
 def _check_most(
     model: str, *, height: int, width: int, images: int, vocab_size: int, tables: int, rows: str, seed: int
 ) -> None:
-    """ValueError, with the largest that would do, where sizes are beyond what tables can hold, or of one cell alone.
-
-    tables: rows of all tables together; rows: the setting that they mostly come from.
-    """
+    """Raise ValueError, naming the limit, if sizes are too large for tables, or if there is only one cell. tables:
+    number of rows of all tables. rows: the setting that mostly determines it."""
     if height * width == 1:
         raise ValueError(f"synthetic model '{model}': expected two cells or more, got height 1 and width 1")
     for name, value, most in (
@@ -64,12 +62,12 @@ def _check_most(
             told = f", {value:,} rows in all" if name == rows else ""
             limit = f"so that there are {most:,} at most" if name == rows else f"must be at most {most:,}"
             raise ValueError(f"synthetic model '{model}': {name} {limit}, got {value:,}{told}; take smaller sizes")
-    # Target and drafts, and as much again while they are made.
+    # Target and draft tables, and temporary copies while they are built.
     check_memory(f"the tables of synthetic model '{model}'", "vocab_size", vocab_size, 3 * 8 * tables)
 
 
 def softmax(logits: FloatArray) -> FloatArray:
-    """Over the last axis, float64."""
+    """The softmax over the last axis, float64."""
     masses = np.exp(logits - logits.max(axis=-1, keepdims=True))
     distributions: FloatArray = masses / masses.sum(axis=-1, keepdims=True)
     return distributions
@@ -77,11 +75,10 @@ def softmax(logits: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class RowsSettings:
-    """Rows that cells pick at random, whatever the tokens are.
+    """Settings of unstructured rows: each cell picks a random row, independent of the tokens.
 
-    concentration: of the Dirichlet distribution that rows are drawn from (small is peaked), or the exponent of Zipf's
-    distribution.
-    error: the share of the drafter's row that is another row of the same kind, in [0, 1].
+    concentration: parameter of the rows' Dirichlet distribution (small is peaked), or exponent of Zipf's distribution.
+    error: the share of the drafter's row that comes from another row of the same kind, in [0, 1].
     """
 
     concentration: float = 0.3
@@ -95,14 +92,14 @@ class RowsSettings:
 
 
 def dirichlet_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
-    """[rows, V] distributions from a symmetric Dirichlet distribution."""
+    """Draw [rows, V] distributions from a symmetric Dirichlet distribution."""
     gammas = draws.gamma(settings.concentration, size=(settings.rows, settings.vocab_size)) + 1e-12
     distributions: FloatArray = gammas / gammas.sum(axis=1, keepdims=True)
     return distributions
 
 
 def zipf_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
-    """[rows, V] distributions by Zipf's distribution, each over its own order of the tokens."""
+    """Draw [rows, V] Zipf distributions, each over its own random order of the tokens."""
     if settings.concentration > _MOST_EXPONENT:
         raise ValueError(
             f"synthetic model 'zipf': concentration must be at most {_MOST_EXPONENT:g}, got {settings.concentration!r}"
@@ -115,7 +112,7 @@ def zipf_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
 def rows_model(
     name: str, settings: RowsSettings, make: Callable[[RowsSettings, np.random.Generator], FloatArray]
 ) -> TableModel:
-    """A table model of unstructured rows."""
+    """Build a table model of unstructured rows."""
     _check(name, 1, vocab_size=settings.vocab_size - 1, height=settings.height, width=settings.width)
     _check(name, 1, rows=settings.rows, images=settings.images)
     _check(name, 0, seed=settings.seed)
@@ -150,14 +147,20 @@ def rows_model(
 class FieldSettings:
     """An image field: rows depend on the left and upper tokens, codes come in clusters, difficulty varies smoothly.
 
-    clusters: of near-duplicate codes; a row depends on its neighbours' clusters. spread: of the codes around their
-        cluster's centre, 0 makes them equal. sharpness: scale of the target's logits in the middle level;
-        contrast: ratio of the sharpest level's scale to the flattest one's. levels: of difficulty.
-    smoothness: width in cells of the kernel that smooths the field of difficulty; 0 is none.
-    texture: logit noise of each code in each context, in units of `sharpness`.
-    temperature, noise, context_loss, drift: how the drafter differs. It divides its logits by `temperature`, adds
-        normal noise of that deviation, knows the upper neighbour by the share 1 - context_loss, and its noise grows by
-        the factor 1 + drift with each token past the root (`depth_known` tables; deeper ones repeat the last).
+    Attributes:
+        vocab_size: Number of codes, a multiple of `clusters`.
+        clusters: Number of clusters of near-duplicate codes; a row depends on the clusters of its neighbours.
+        spread: Standard deviation of codes around their cluster's centre; 0 makes them equal.
+        sharpness: Scale of the target's logits in the middle level of difficulty.
+        contrast: Scale of the sharpest level divided by the scale of the flattest level.
+        levels: Number of levels of difficulty.
+        smoothness: Width in cells of the kernel that smooths the field of difficulty; 0 is no smoothing.
+        texture: Logit noise of a cluster's codes in each context, in units of `sharpness`.
+        temperature: The drafter divides its logits by this.
+        noise: Standard deviation of the normal noise in the drafter's logits.
+        context_loss: The drafter uses the upper neighbour only with weight 1 - context_loss.
+        drift: The drafter's noise grows by the factor 1 + drift with each token past the root.
+        depth_known: Number of drafter tables by tokens past the root; deeper tokens use the last table.
     """
 
     vocab_size: int = 128
@@ -179,7 +182,7 @@ class FieldSettings:
     seed: int = 0
 
     def check(self, name: str = "field") -> None:
-        """Raise ValueError, naming the setting, on a value that makes no sense."""
+        """Raise ValueError, naming the setting, on an invalid value."""
         _check(name, 1, clusters=self.clusters, levels=self.levels, height=self.height, width=self.width)
         _check(name, 1, images=self.images, depth_known=self.depth_known, contrast=self.contrast)
         _check(name, 0, spread=self.spread, sharpness=self.sharpness, smoothness=self.smoothness)
@@ -214,7 +217,7 @@ class FieldSettings:
 
 
 def difficulty(settings: FieldSettings, draws: np.random.Generator, grid: Grid) -> IntArray:
-    """[images, cells] int64: the level of each cell, 0 the flattest; every level covers as many cells."""
+    """[images, cells] int64: the level of each cell, 0 being the flattest. All levels cover equally many cells."""
     noise = draws.standard_normal((settings.images, grid.height, grid.width))
     if settings.smoothness > 0.0:
         for axis, size in ((1, grid.height), (2, grid.width)):
@@ -227,7 +230,7 @@ def difficulty(settings: FieldSettings, draws: np.random.Generator, grid: Grid) 
 
 
 def codebook(settings: FieldSettings, draws: np.random.Generator) -> FloatArray:
-    """[V, E] codes in clusters; token v is in cluster v mod clusters."""
+    """Draw [V, E] clustered codes; token v belongs to cluster v mod clusters."""
     centres = draws.standard_normal((settings.clusters, _FREE_CODE_DIMENSIONS))
     members = np.arange(settings.vocab_size) % settings.clusters
     codes: FloatArray = centres[members] + settings.spread * draws.standard_normal(
@@ -237,7 +240,7 @@ def codebook(settings: FieldSettings, draws: np.random.Generator) -> FloatArray:
 
 
 def field_model(settings: FieldSettings, name: str = "field") -> TableModel:
-    """The table model of an image field. Its tables hold levels * (clusters + 1)^2 rows."""
+    """Build the table model of an image field. Its tables have levels * (clusters + 1)^2 rows."""
     settings.check(name)
     draws = np.random.default_rng(settings.seed)
     grid = Grid(settings.height, settings.width)
@@ -267,7 +270,7 @@ def field_model(settings: FieldSettings, name: str = "field") -> TableModel:
 def _affinities(
     codes: FloatArray, settings: FieldSettings, draws: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """[contexts^2, V] twice: how well each code continues (left, upper), and (left) alone."""
+    """Two arrays [contexts^2, V]: scores of each code given the left and upper neighbours, and given the left alone."""
     members = np.arange(settings.vocab_size) % settings.clusters
     centres = np.stack([codes[members == cluster].mean(axis=0) for cluster in range(settings.clusters)])
     with_none = np.concatenate([centres, centres.mean(axis=0, keepdims=True)])
@@ -291,7 +294,7 @@ def _levelled(scores: FloatArray, scales: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticModelSpec:
-    """A kind of synthetic model by name. make: the dataclass of its settings; defaults: those that differ from it."""
+    """A named kind of synthetic model. make: the dataclass of its settings. defaults: settings that differ from it."""
 
     name: str
     title: str
@@ -321,8 +324,7 @@ for _spec in (
 
 
 def make_synthetic_model(name: str, settings: Mapping[str, Any]) -> TableModel:
-    """Synthetic model `name` with `settings` that differ from its defaults; ValueError on an unknown name, setting or
-    value."""
+    """Build a synthetic model; `settings` override its defaults. ValueError on an unknown name, setting or value."""
     spec = SYNTHETIC_MODELS[name]
     merged = {**spec.defaults, **settings}
     for field in dataclasses.fields(spec.make):

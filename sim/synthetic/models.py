@@ -1,4 +1,4 @@
-"""Synthetic models on small vocabularies: every distribution is a known function of the tokens before it."""
+"""Synthetic models on small vocabularies, whose distributions are known functions of the tokens before."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,7 @@ Prefix: TypeAlias = tuple[int, ...]
 """The tokens drawn so far, in raster order."""
 
 PrefixDistribution: TypeAlias = Callable[[Prefix], FloatArray]
-"""The distribution [V] (float64, sum 1) of the token after a prefix; the same prefix always gives the same
-distribution."""
+"""Maps a prefix to the distribution [V] (float64, sum 1) of the next token; it must be deterministic."""
 
 
 def _digest(prefix: Prefix, seed: int) -> int:
@@ -27,7 +26,7 @@ def _digest(prefix: Prefix, seed: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RandomDistribution:
-    """Each prefix gets a distribution of its own: softmax(sharpness * normal noise), seeded by the prefix's hash."""
+    """Gives each prefix its own distribution: softmax(sharpness * normal noise), seeded by the hash of the prefix."""
 
     vocab_size: int
     seed: int = 0
@@ -45,7 +44,7 @@ class RandomDistribution:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """(1 - share) * first + share * second: a drafter that is right but for a known share."""
+    """Mixes two distributions as (1 - share) * first + share * second: a drafter with a known share of error."""
 
     first: PrefixDistribution
     second: PrefixDistribution
@@ -62,7 +61,7 @@ class Blend:
 def _prefixes(
     before: Prefix, tokens: Sequence[int], parents: Sequence[int], known: Sequence[Prefix] = ()
 ) -> list[Prefix]:
-    """The prefix that ends at each new node; the root's own token counts unless it is NO_TOKEN."""
+    """The prefix that ends at each new node; it includes the root's token unless that is NO_TOKEN."""
     ends = list(known)
     for token, parent in zip(tokens, parents, strict=True):
         start = before if parent < 0 else ends[parent]
@@ -76,7 +75,7 @@ def _accepted_prefix(tree: DraftTree, verdict: Verdict) -> Prefix:
 
 @dataclass(slots=True)
 class SyntheticTarget:
-    """A `Target` whose distribution after each node is `distribution` of the tokens on the way to it."""
+    """A `Target` whose distribution after each node is `distribution` of the tokens on the path to it."""
 
     distribution: PrefixDistribution
     grid: Grid
@@ -100,7 +99,7 @@ class SyntheticTarget:
 
 @dataclass(slots=True)
 class SyntheticDrafter:
-    """A `Drafter` whose distribution after each node is `distribution` of the tokens on the way to it."""
+    """A `Drafter` whose distribution after each node is `distribution` of the tokens on the path to it."""
 
     distribution: PrefixDistribution
     vocab_size: int = field(init=False)

@@ -1,7 +1,6 @@
-"""Synthetic models made of tables: a distribution for every context, looked up by the cell, the left token and the
-upper token.
+"""Table models: synthetic models that look up a distribution by the cell, the left token and the upper token.
 
-The same tables serve the decoding loop, one image at a time, and the vectorised path over many images.
+The decoding loop (one image at a time) and the vectorised path (many images) use the same tables.
 """
 
 from dataclasses import dataclass, field
@@ -18,13 +17,17 @@ from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableModel:
-    """A target and a drafter as tables of distributions, over a pool of I images.
+    """A target and a drafter as tables of distributions, for a pool of I images.
 
-    target: [R, V] distributions. draft: [D, R, V]; draft[d] is the drafter's distribution d tokens past the root (the
-        last one holds deeper). starts: [I, cells] int64, the first row of the block of rows that a cell picks from.
-    classes: [V + 1] int64, the class of each token; the last entry is for "no token" (outside the image).
-    stride: a cell's row is starts + classes[left] * stride + classes[upper]; 0 with all classes 0: no context.
-    codebook: [V, E], the codes that neighbours are taken from.
+    Attributes:
+        name: Name of the model, for messages.
+        grid: Rows and columns of an image.
+        target: [R, V] distributions of the target.
+        draft: [D, R, V] distributions of the drafter, by tokens past the root; the last table serves deeper tokens too.
+        starts: [I, cells] int64, the first row of each cell's block of rows.
+        classes: [V + 1] int64, the class of each token; the last entry is for "no token" (outside the image).
+        stride: A cell's row is starts + classes[left] * stride + classes[upper]; if all are 0, there is no context.
+        codebook: [V, E], the embeddings of the codes.
     """
 
     name: str
@@ -55,53 +58,51 @@ class TableModel:
         if int(self.starts.min()) < 0 or largest >= rows:
             raise ValueError(f"table model: contexts reach row {largest}, the tables hold {rows}")
         for what, table in (("target", self.target), *(("draft", table) for table in self.draft)):
-            if isinstance(table, SparseTable):  # its rows are made so
+            if isinstance(table, SparseTable):  # its rows are valid by construction
                 continue
             if not np.all(np.abs(table.sum(axis=-1) - 1.0) < 1e-4) or float(table.min(initial=0.0)) < 0.0:
                 raise ValueError(f"table model: the {what} distributions must be non-negative rows that sum to 1")
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """V, the size of the vocabulary."""
         return int(self.target.shape[1])
 
     @property
     def images(self) -> int:
-        """I."""
+        """I, the number of images."""
         return int(self.starts.shape[0])
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the tables take."""
+        """Memory of the tables in bytes."""
         return self.target.nbytes + sum(table.nbytes for table in self.draft) + self.starts.nbytes
 
     def rows(self, images: IntArray, cells: IntArray, tokens: IntArray, upper: IntArray) -> IntArray:
-        """The rows of `cells`, given the token before each in raster order and the one above it. Shapes broadcast.
-
-        tokens: NO_TOKEN before the first cell; ignored at the start of a row. upper: NO_TOKEN in the first row.
-        """
+        """The table rows of `cells`, given the tokens before (in raster order) and above them. Shapes broadcast.
+        tokens: NO_TOKEN before the first cell; ignored at the start of a row. upper: NO_TOKEN in the first row."""
         left = np.where(cells % self.grid.width == 0, NO_TOKEN, tokens)
         found: IntArray = self.starts[images, cells] + self.classes[left] * self.stride + self.classes[upper]
         return found
 
 
 class _Canvas:
-    """The tokens of one image, and the contexts of nodes on top of them."""
+    """The committed tokens of one image, and the contexts of draft nodes after them."""
 
     def __init__(self, model: TableModel, image: int) -> None:
         self._model, self._width, self._last = model, model.grid.width, model.grid.cells - 1
         self._starts: IntArray = model.starts[image % model.images]
-        # A row of no tokens stands above the image, so that what is above cell c is at place c.
+        # A row of NO_TOKEN is stored above the image, so that the token above cell c is at index c.
         self._held: IntArray = np.full(self._width + model.grid.cells, NO_TOKEN)
         self._known = 0
 
     def first_row(self) -> int:
-        """The row of cell 0."""
+        """The table row of cell 0."""
         none = int(self._model.classes[NO_TOKEN])
         return int(self._starts[0]) + none * self._model.stride + none
 
     def level_rows(self, tokens: IntArray, depth: int) -> IntArray:
-        """[F] the rows of the cell after nodes of one `depth` (0: the root) below the row of cells above."""
+        """[F] the table rows of the cell after nodes at one `depth` (0: the root), if the cell above is committed."""
         cell = min(self._known + 1 + depth, self._last)
         base = self._starts[cell] + self._model.classes[self._held[cell]]
         if cell % self._width == 0:
@@ -111,10 +112,10 @@ class _Canvas:
         return rows
 
     def node_rows(self, tokens: IntArray, parents: IntArray, depths: IntArray) -> IntArray:
-        """[N] the rows of the cells after N nodes, with all their ancestors among them."""
+        """[N] the table rows of the cells after N nodes, which must include all their ancestors."""
         cells = np.minimum(depths + (self._known + 1), self._last)
         upper = self._held.take(cells)
-        above = cells - (self._known + self._width)  # the depth of the node above the cell, where it is none committed
+        above = cells - (self._known + self._width)  # depth of the node above the cell; negative if that is committed
         for node in (above >= 0).nonzero()[0].tolist():
             ancestor = node
             for _ in range(int(depths[node] - above[node])):
@@ -125,11 +126,11 @@ class _Canvas:
         return rows
 
     def has_above(self, depth: int) -> bool:
-        """Whether the cells above those after nodes of `depth` are committed."""
+        """Whether the cell above the one after nodes at `depth` is committed."""
         return depth + 1 < self._width
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        """Take in the root and the accepted nodes."""
+        """Commit the root and the accepted nodes."""
         end = self._known + 1 + len(verdict.path)
         self._held[self._width + self._known : self._width + end] = tree.tokens[verdict.committed()]
         self._known = end
@@ -137,28 +138,28 @@ class _Canvas:
 
 @dataclass(slots=True)
 class TableModelImage:
-    """A target or a drafter at image `image` of a table model; the pool of images repeats."""
+    """A target or a drafter of a table model for image `image`; the pool of images repeats."""
 
     model: TableModel
     image: int
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """V, the size of the vocabulary."""
         return self.model.vocab_size
 
     @property
     def grid(self) -> Grid:
-        """The image to draw."""
+        """Rows and columns of the image."""
         return self.model.grid
 
 
 @dataclass(slots=True)
 class TableTarget(TableModelImage):
-    """A `Target` of tables."""
+    """A `Target` that reads the tables of a model."""
 
     passes: list[int] = field(default_factory=list)
-    """Nodes of every pass since `begin`, the first included."""
+    """Number of nodes of each pass since `begin`, including the first."""
     _canvas: _Canvas = field(init=False)
 
     def begin(self) -> Scored:
@@ -177,7 +178,7 @@ class TableTarget(TableModelImage):
 
 @dataclass(slots=True)
 class TableGridTarget(TableModelImage):
-    """A `GridTarget` of tables: a cell's distribution reads the left and upper tokens that it is shown."""
+    """A `GridTarget` that reads the tables of a model: a distribution depends on the visible left and upper tokens."""
 
     _tokens: IntArray = field(init=False)
     _last: Feed | None = None
@@ -218,13 +219,13 @@ class TableGridTarget(TableModelImage):
 
 @dataclass(slots=True)
 class TableDrafter(TableModelImage):
-    """A `Drafter` of tables. chains: whether it drafts a chain in one call, as a `ChainExpander` does."""
+    """A `Drafter` that reads the tables of a model. fuses_chains: whether it drafts a chain in one call."""
 
     fuses_chains: bool = False
     passes: list[int] = field(default_factory=list)
-    """Nodes of every pass since `begin`; each level of a chain is a pass over one node."""
+    """Number of nodes of each pass since `begin`; each level of a chain is a pass over one node."""
     chained: list[int] = field(default_factory=list)
-    """Levels of every chain that was drafted in one call."""
+    """Number of levels of each chain that was drafted in one call."""
     _canvas: _Canvas = field(init=False)
     _tokens: list[int] = field(default_factory=list)
     _parents: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Jacobi windows on table models: the loops that drive the engines, with a target that drafts for itself."""
+"""Jacobi windows on table models, with the same decoding loops as the engines; the target drafts for itself."""
 
 import dataclasses
 import json
@@ -24,15 +24,15 @@ from underpaint.sim.synthetic.table_model import TableGridTarget, TableModel, Ta
 WINDOW: Final = "jacobi"
 FRONTS: Final = "jacobi fronts"
 LOOPS: Final = (WINDOW, FRONTS)
-"""The loops that a recipe may name: a window along the raster, or a window in every open row."""
+"""The loops of a recipe: one window in raster order, or a window in every open row."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRecipe:
-    """A method of the Jacobi family, as a comparison's record spells it out.
+    """A method of the Jacobi family, as in a comparison's record.
 
-    loop: one of `LOOPS`. settings, rule_settings: JSON text, sorted, so that recipes compare and travel. rule: "" where
-    the loop accepts by itself. temperature: 1, or 0, where every distribution is one-hot on its likeliest token.
+    loop: one of `LOOPS`. settings, rule_settings: sorted JSON texts, so that recipes can be compared and sent. rule: ""
+    if the loop accepts tokens itself. temperature: 1, or 0 for distributions that are one-hot on their likeliest token.
     """
 
     method: str
@@ -44,8 +44,7 @@ class WindowRecipe:
 
     @classmethod
     def of(cls, method: str, recorded: Mapping[str, Any], temperature: float = 1.0) -> "WindowRecipe":
-        """From what a record says of the method; ValueError where it is of another family, or the temperature is
-        neither 0 nor 1."""
+        """Read a recipe from a record; ValueError if it is of another family or the temperature is not 0 or 1."""
         if recorded.get("loop") not in LOOPS:
             raise ValueError(f"'{method}' decodes in no Jacobi window; it is a policy and a rule, or decides cells")
         if temperature not in (0.0, 1.0):
@@ -57,10 +56,7 @@ class WindowRecipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowScheme:
-    """A window and its rule, ready to decode in one model. lossless: whether pictures have the target's distribution.
-
-    model: of the recipe's temperature.
-    """
+    """A window and its rule for `model` (at the recipe's temperature). lossless: images have its distribution."""
 
     model: TableModel
     window: JacobiWindow | JacobiFronts
@@ -69,8 +65,8 @@ class WindowScheme:
 
 
 def make_window_scheme(model: TableModel, recipe: WindowRecipe) -> WindowScheme:
-    """The recipe ready for a model. ValueError where a setting is out of its range or does not fit the grid, the rule
-    does not fit the window, or a pass would have more than `MOST_NODES` positions."""
+    """Build a recipe's window and rule for a model. Raises ValueError if a setting is out of range or does not fit the
+    grid, the rule does not fit the window, or a pass would have more than `MOST_NODES` positions."""
     given: dict[str, Any] = json.loads(recipe.settings)
     model = model if recipe.temperature else at_zero(model)
     if recipe.loop == FRONTS:
@@ -95,7 +91,7 @@ def _check_nodes(recipe: WindowRecipe, nodes: int) -> None:
 
 
 def at_zero(model: TableModel) -> TableModel:
-    """The model at temperature 0: every target distribution is one-hot on its likeliest token, the first of equals."""
+    """The model at temperature 0: every target distribution is one-hot on its likeliest token (ties: the first)."""
     best = over_rows(model.target, lambda rows: rows.argmax(axis=1))
     if isinstance(model.target, SparseTable):
         return dataclasses.replace(model, target=SparseTable(best[:, None], np.ones((best.size, 1)), model.vocab_size))
@@ -103,10 +99,8 @@ def at_zero(model: TableModel) -> TableModel:
 
 
 class WindowImage(NamedTuple):
-    """One image. tokens: [cells] int64. passes: positions of every target pass, the first, over the condition, as 1.
-
-    accepted, depth: drafts kept and levels drafted, over all passes but the first; row windows have no levels.
-    """
+    """One decoded image. tokens: [cells] int64. passes: positions of each target pass, 1 for the first one. accepted,
+    depth: accepted draft tokens and drafted levels, over all passes but the first; row windows have depth 0."""
 
     tokens: IntArray
     passes: IntArray
@@ -115,7 +109,7 @@ class WindowImage(NamedTuple):
 
 
 def decode_windows(scheme: WindowScheme, image: int, seed: int) -> WindowImage:
-    """Image `image` of the model's pool by the scheme's own loop; one target pass a cycle, and no drafter's."""
+    """Decode image `image` of the model's pool with the scheme's loop: one target pass per cycle, no drafter passes."""
     chance = sampling(seed, image)
     if isinstance(scheme.window, JacobiFronts):
         fronts = jacobi_fronts(TableGridTarget(scheme.model, image), scheme.window, chance)
@@ -135,7 +129,7 @@ def decode_windows(scheme: WindowScheme, image: int, seed: int) -> WindowImage:
 
 
 def run_windows(scheme: WindowScheme, images: int, seed: int, first_image: int = 0) -> Runs:
-    """Decode images first_image.. ; ValueError unless there is at least one."""
+    """Decode `images` images from number `first_image` on; ValueError unless there is at least one."""
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     done = [decode_windows(scheme, image, seed) for image in range(first_image, first_image + images)]
