@@ -1,9 +1,9 @@
-"""A drafter that goes on by itself: a chain of its likeliest tokens in the pass that reads the root.
+"""Drafts a chain of most likely tokens inside the drafter's graph, in the same pass that reads the root.
 
-A chain of n tokens takes n passes of a fraction of a millisecond; calling the engine for each, and moving distributions
-and features out and in again, costs as much as the passes. Here a loop inside the graph feeds each likeliest token and
-the feature predicted beside it back. What the chain writes is seen by the chain alone and leaves no trace.
-Where two tokens are nearly as likely, it may take the other one than single levels do: see `algos.draft.fused`.
+A chain of n tokens takes n drafter passes of a fraction of a millisecond; calling the engine for each pass, and moving
+distributions and features out and in again, costs as much as the passes. Here a loop inside the graph feeds back each
+most likely token with the feature predicted for it. Only the chain sees its own keys and values, and they are dropped.
+Where two tokens are nearly equally likely, it may choose another one than single levels do: see `algos.draft.fused`.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from underpaint.export.graph import GraphWriter
 
 
 def write_chain(graph: GraphWriter, nodes: DecoderNodes) -> str:
-    """Add the input `chain_levels` [] and the output `chain_tokens`; both are `artifacts.decoder_graph`'s.
+    """Add the input `chain_levels` [] and the output `chain_tokens`, both defined in `artifacts.decoder_graph`.
 
-    The chain starts behind the last new position, which sees all the others and the cache as its row of `bias` says.
-    The likeliest token is that of the rows' mixed logits (`export.probabilities`); one at level i stands in the i-th
-    cell after the last new position's. Returns the condition that no more than one level is asked for.
+    The chain starts after the last new position, which sees all the others and the cache as its row of `bias` says.
+    The most likely token is that of the rows' mixed logits (`export.probabilities`); the token at level i is at the
+    i-th cell after that of the last new position. Returns the condition that at most one level is requested.
     """
     levels = graph.input(names.CHAIN_LEVELS, "int64", [])
     graph.output(names.CHAIN_TOKENS, "int64", [names.CHAIN_LEVELS])
@@ -53,7 +53,7 @@ def write_chain(graph: GraphWriter, nodes: DecoderNodes) -> str:
 
 
 def last_past_bias(graph: GraphWriter) -> str:
-    """[B, 1, 1, S]: what the last new position sees of the cache."""
+    """Return the part of the cache that the last new position sees, as a bias [B, 1, 1, S]."""
     last, end = graph.integers(-1), graph.integers(np.iinfo(np.int64).max)
     seen = graph.node("Slice", [names.BIAS, last, end, graph.integers(1)])
     slots = graph.size(names.past_key(0), 3)
@@ -62,12 +62,12 @@ def last_past_bias(graph: GraphWriter) -> str:
 
 
 def new_columns(graph: GraphWriter, index: int) -> tuple[str, str]:
-    """A layer's keys [B, K, hd, T] and values [B, K, T, hd] of the pass."""
+    """Return the keys [B, K, hd, T] and values [B, K, T, hd] of a layer in this pass."""
     return graph.node("Transpose", [names.new_key(index)], perm=[0, 1, 3, 2]), names.new_value(index)
 
 
 def cells_ahead(graph: GraphWriter, more: str) -> str:
-    """[more, B]: for each row the `more` cells after the last new position's."""
+    """For each row the `more` cells after that of the last new position, [more, B]."""
     one = graph.constant(np.array(1))
     last = graph.node("Gather", [names.CELLS, graph.constant(np.array(-1))], axis=1)
     steps = graph.node("Range", [one, graph.node("Add", [more, one]), one])
@@ -75,7 +75,7 @@ def cells_ahead(graph: GraphWriter, more: str) -> str:
 
 
 def _likeliest(graph: GraphWriter, logits: str) -> str:
-    """The token [1] of the largest mixed logit; `logits` [B, V]."""
+    """Return the token [1] with the largest mixed logit; `logits` [B, V]."""
     return graph.node("ArgMax", [graph.node("MatMul", [names.GUIDANCE_MIX, logits])], axis=1, keepdims=0)
 
 

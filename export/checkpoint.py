@@ -1,4 +1,4 @@
-"""Published checkpoints to a folder of models: written aside, compared with torch, then put in place together."""
+"""Exports published checkpoints: writes to a staging folder, compares with torch, then moves all files together."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,18 +27,18 @@ from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions, Published
 
 NEIGHBOURS: Final = 1000
-"""Columns of the neighbour table: LANTERN's largest published k."""
+"""Default number of columns of the neighbour table: the largest k that LANTERN's authors publish."""
 _WITH_CODES: Final = ("vq", "chameleon", "chameleon-vq")
-"""Kinds that may hold a codebook."""
+"""Kinds of checkpoint that may contain a codebook."""
 _LICENCE: Final = "that of the published weights; see their authors' page"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to export. target, target_options: the checkpoint that a drafter reads (kind, path).
+    """An export request. target, target_options: the checkpoint (kind, path) of a drafter's target, and its options.
 
-    eight_bits: multiply in 8 bits (drafters). neighbours: columns of the neighbour table beside a tokenizer, at
-    most one less than its codes; None takes `NEIGHBOURS`, or all where there are fewer.
+    eight_bits: multiply in 8 bits (drafters). neighbours: columns of the neighbour table of a tokenizer, at most its
+    number of codes minus one; None uses `NEIGHBOURS`, or all codes if there are fewer.
     """
 
     kind: str
@@ -51,11 +51,11 @@ class Request:
     eight_bits: bool = False
 
     def loaded(self) -> Published:
-        """The checkpoint, in the precision asked for."""
+        """Load the checkpoint in the requested precision."""
         return load(self.kind, self.checkpoint, self.precision, self.options, self.target, self.target_options)
 
     def to_dict(self) -> dict[str, Any]:
-        """The request as a manifest holds it."""
+        """Return the request as JSON values for a manifest."""
         target = None if self.target is None else [self.target[0], str(self.target[1].resolve())]
         return {
             "kind": self.kind,
@@ -69,7 +69,7 @@ class Request:
 
     @classmethod
     def of(cls, record: ExportRecord | None, name: str) -> "Request":
-        """The request that model `name` was exported by; ManifestError where its manifest tells of none."""
+        """Return the request that exported model `name`; raises ManifestError if its manifest has none."""
         if record is None:
             raise ManifestError(f"{name}: its manifest does not say what it was exported from; export it again")
         values = record.request
@@ -94,11 +94,11 @@ def _options(values: Mapping[str, Any]) -> LoadOptions:
 
 
 def export_checkpoint(request: Request, folder: Path) -> tuple[Manifest, ...]:
-    """Export a checkpoint into `folder`, beside what is there, and write the folder's index anew.
+    """Export a checkpoint into `folder`, next to its other models, and rewrite the folder's index.
 
-    Raises what `load` and `require_same_codes` raise; ManifestError where `folder` is of an older format or holds
-    models that these do not belong to; ParityError where a graph does not compute what torch does; OSError, as for a
-    full disk. In every case `folder` stays as it was.
+    Raises the errors of `load` and `require_same_codes`; ManifestError if `folder` has an older format or its models
+    do not belong to these; ParityError if a graph differs from torch; OSError, for example for a full disk. After any
+    error `folder` is unchanged.
     """
     form = GraphFormat(request.precision, eight_bits=request.eight_bits)
     if folder.is_dir():
@@ -130,7 +130,7 @@ def export_checkpoint(request: Request, folder: Path) -> tuple[Manifest, ...]:
 
 
 def _neighbours(request: Request, loaded: Published) -> int:
-    """How many nearest codes of each are kept; ValueError where so many were asked for as there are not."""
+    """The number of nearest codes to store per code; raises ValueError if the requested number is out of range."""
     most = loaded.codes - 1
     if request.neighbours is not None and request.kind not in _WITH_CODES:
         raise ValueError(f"--neighbours goes with {', '.join(_WITH_CODES)}, whose codes it is about; leave it out")
@@ -145,9 +145,9 @@ def _neighbours(request: Request, loaded: Published) -> int:
 
 
 def _require_own_target(request: Request, folder: Path) -> None:
-    """ManifestError where a drafter reads another target than the folder holds, by the hash of its checkpoint.
+    """Raise ManifestError if a drafter's target is not the folder's target, by the hash of its checkpoint.
 
-    Drafters of LlamaGen's class and caption models have the same shapes, so nothing else tells them apart.
+    The drafters of LlamaGen's class and caption models have equal shapes, so only the hash distinguishes them.
     """
     if request.target is None:
         return

@@ -1,8 +1,8 @@
-"""The decoder graphs of any family: one pass of a target or a drafter, and what it makes of its logits.
+"""Writes the decoder graphs of any family: one pass of a target or a drafter, and the use of its logits.
 
-Their contract is `artifacts.decoder_graph`. A plain graph stops at the pass; a fused one also gives the distributions
-that a sampler makes of the logits, and a fused drafter drafts chains and whole trees in the same call. The device
-runtime has two graphs of its own, of the layers and of the head; their contract is `artifacts.device_graph`.
+`artifacts.decoder_graph` defines the inputs and outputs. A plain graph ends with the pass. A fused graph also computes
+the sampling distributions of the logits, and a fused drafter drafts chains and whole trees in the same call. The device
+runtime has separate graphs of the layers and of the head, defined in `artifacts.device_graph`.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ from underpaint.export.tree import write_tree
 
 
 def write_decoder(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None, fused: bool) -> None:
-    """Add a target's or a drafter's pass to an empty graph, whose weights are named as `decoder_weights` names them.
+    """Add a target's or a drafter's pass to an empty graph whose weights have the names of `decoder_weights`.
 
     Args:
-        graph: Of the precision that `config` names.
+        graph: A graph of the precision of `config`.
         config: Sizes and options.
-        rotary: The table of `config`, None where positions are learnt.
-        fused: Whether the graph makes probabilities too, and a drafter chains and trees.
+        rotary: The rotary table of `config`; None if positions are learnt.
+        fused: Whether the graph also computes probabilities and, for a drafter, chains and trees.
     """
     graph.inputs(pass_inputs(config))
     graph.outputs(pass_outputs(config))
@@ -79,7 +79,7 @@ def _cached_pass(graph: GraphWriter, nodes: DecoderNodes) -> LayerPass:
 
 
 def _embedded(graph: GraphWriter, nodes: DecoderNodes) -> str:
-    """Hidden rows [B * T, D] of the tokens."""
+    """Embed the tokens as hidden rows [B * T, D]."""
     if nodes.config.condition == "external":
         return _external(graph, nodes)
     hidden = embed(graph, nodes, names.TOKENS, names.CELLS)
@@ -89,7 +89,7 @@ def _embedded(graph: GraphWriter, nodes: DecoderNodes) -> str:
 
 
 def _external(graph: GraphWriter, nodes: DecoderNodes) -> str:
-    """Rows of codes, or of the condition that comes from outside, by id; neither table is copied."""
+    """Look up rows of codes, or of the external condition, by id; neither table is copied."""
     flat = graph.node("Reshape", [names.TOKENS, graph.integers(-1)])
     first, zero = graph.integers(nodes.config.vocab_size), graph.integers(0)
     beyond = graph.node("GreaterOrEqual", [flat, first])
@@ -114,9 +114,9 @@ def _head(graph: GraphWriter, nodes: DecoderNodes, hidden: str) -> None:
 
 
 def write_conditioner(graph: GraphWriter, prefix: int, width: int, dim: int) -> None:
-    """Add the embedding of a condition to an empty graph: `features` [P, C] to `rows` [2P, D], float32 both.
+    """Add the embedding of a condition to an empty graph: `features` [P, C] to `rows` [2P, D], both float32.
 
-    Its weights are named as `export.decoder_weights.conditioner_weights` names them.
+    Its weights have the names of `export.decoder_weights.conditioner_weights`.
     """
     graph.input("features", "float32", [prefix, width])
     both = graph.node("Concat", [graph.narrow("features"), graph.weight("absent")], axis=0)
@@ -134,7 +134,7 @@ def write_layers(
 ) -> None:
     """Add a pass through a decoder's layers to an empty graph.
 
-    rotary: see `write_decoder`. places: of the cache, where they are fixed, as TensorRT asks for.
+    rotary: see `write_decoder`. places: fixed number of cache places, which TensorRT needs; None leaves it free.
     """
     graph.inputs(_with_places(device_graph.layers_inputs(config), places))
     graph.outputs(_with_places(device_graph.layers_outputs(config), places))
@@ -170,7 +170,7 @@ def _with_places(specs: Sequence[TensorSpec], places: int | None) -> list[Tensor
 
 
 def write_head(graph: GraphWriter, config: DecoderConfig) -> None:
-    """Add a decoder's head to an empty graph: features to logits, the product in float32."""
+    """Add a decoder's head to an empty graph: features to logits, multiplied in float32."""
     graph.inputs(device_graph.head_inputs(config))
     graph.outputs(device_graph.head_outputs(config))
     rows = graph.wide_product(graph.node("Reshape", [names.FEATURES, graph.integers(-1, config.dim)]), "head")

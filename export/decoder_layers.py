@@ -1,10 +1,10 @@
-"""One layer of a decoder as graph nodes, for every pass there is: a cached pass, a chain's turn, a tree's level.
+"""Writes one decoder layer as graph nodes, for all kinds of passes: cached passes, chain steps and tree levels.
 
-What makes a one-token pass fast is few nodes and few bytes: one matrix for q, k and v and one for gate and up,
-residuals added inside the matrix products, one rotary node for q, k and v together (v turns by nothing, q is
-scaled by its table), keys stored with slots last so that neither the cache nor a weight is ever transposed. Whatever
-the precision, positions turn by float32 tables, and scores are products in float32, added and normalised in it, so
-that a decision on flat logits is not one of rounding.
+A one-token pass is fast if it has few nodes and reads few bytes. So q, k and v share one matrix, as do gate and up;
+residuals are added inside the matrix products; one rotary node turns q, k and v together (v by zero; q is scaled by
+its table); keys are stored with slots last, so that neither the cache nor a weight is ever transposed. In every
+precision, the rotary tables are float32, and attention scores are computed, summed and normalised in float32, so that
+rounding does not decide between nearly equal logits.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from underpaint.models.layers import QK_NORM_EPS
 
 
 class Seen(NamedTuple):
-    """Part of what positions attend to: keys [B, K, hd, N], values [B, K, N, hd], and a bias of its own, if any."""
+    """A part that positions attend to: keys [B, K, hd, N], values [B, K, N, hd], and an optional bias of its own."""
 
     keys: str
     values: str
@@ -28,14 +28,14 @@ class Seen(NamedTuple):
 
 
 Attention: TypeAlias = Callable[[int, str, str], Sequence[Seen]]
-"""What layer i attends to, of its number and of the new keys [B, K, hd, T] and values [B, K, T, hd]."""
+"""Returns the parts that layer i attends to, from i and the new keys [B, K, hd, T] and values [B, K, T, hd]."""
 
 
 class DecoderNodes(NamedTuple):
-    """The nodes and sizes that every layer shares.
+    """The nodes and sizes that all layers share.
 
-    embedding: [V + conditions, D], after the input layer of a drafter; "" where a pass looks nothing up. rotary:
-    cosines, sines and rows by cell.
+    embedding: [V + conditions, D], after the input layer of a drafter; "" if the pass looks up no tokens. rotary:
+    cosines, sines, and table rows by cell.
     """
 
     config: DecoderConfig
@@ -47,10 +47,10 @@ class DecoderNodes(NamedTuple):
 
 
 class SplitAttention(NamedTuple):
-    """Attention to a cache and to new positions that lie apart: products over each part, one softmax over all.
+    """Attention to a cache and to new positions stored apart: a product with each part, and one softmax over all.
 
-    seen: what each layer sees. bias: added to the scores of all that is seen, [B, 1, T, N]. sizes: how many columns
-    each part of it has, [parts].
+    seen: the parts that each layer sees. bias: added to the scores of all parts, [B, 1, T, N]. sizes: number of
+    columns of each part, [parts].
     """
 
     seen: Attention
@@ -58,17 +58,17 @@ class SplitAttention(NamedTuple):
     bias: str | None = None
 
     def mix(self, graph: GraphWriter, config: DecoderConfig, index: int, query: str, new: tuple[str, str]) -> str:
-        """The values [B, H, T, hd] that `query` [B, H, T, hd] mixes in layer `index`; new: its keys and values."""
+        """The mixed values [B, H, T, hd] for `query` [B, H, T, hd] in layer `index`; new: its keys and values."""
         key, value = new
         turned = graph.node("Transpose", [key], perm=[0, 1, 3, 2])
         return _attend(graph, config, query, self.seen(index, turned, value), self)
 
 
 class InPlaceAttention(NamedTuple):
-    """Attention to a cache [B, K, P, W] that the new positions are written into first; one fused node.
+    """Attention to a cache [B, K, P, W] that the new positions are first written into; one fused node.
 
-    sees: [B, 1, T, P] bool. write_at, read_places: [B] int64; see `artifacts.device_graph`. names: of a layer's keys
-    and values, as they are read and as they are written.
+    sees: [B, 1, T, P] bool. write_at, read_places: [B] int64; see `artifacts.device_graph`. names: the names under
+    which a layer's keys and values are read and written.
     """
 
     sees: str
@@ -87,7 +87,7 @@ class InPlaceAttention(NamedTuple):
             graph.node("TensorScatter", [read, part, self.write_at], written, axis=2)
             for part, (read, written) in zip(new, self.names(index), strict=True)
         )
-        # NVIDIA's parser documents no such input: plans are told after parsing, see `tensorrt_build`.
+        # NVIDIA's parser documents no such input; `tensorrt_build` sets the lengths after parsing.
         lengths = [] if graph.bare else ["", "", self.read_places]
         seen = [query, key, value, self.sees, *lengths]
         mixed = graph.node("Attention", seen, scale=1.0)  # queries are scaled when they turn
@@ -95,9 +95,9 @@ class InPlaceAttention(NamedTuple):
 
 
 class LayerPass(NamedTuple):
-    """How one pass goes through the layers.
+    """The inputs that one pass gives to all layers.
 
-    positions: [R, H + 2K] rows of the rotary table, None where positions are learnt. grid_shape: [4], B, T, H + 2K, hd.
+    positions: [R, H + 2K] rows of the rotary table; None if positions are learnt. grid_shape: [4]: B, T, H + 2K, hd.
     """
 
     positions: str | None
@@ -108,7 +108,7 @@ class LayerPass(NamedTuple):
 def decoder_nodes(
     graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None, embeds: bool = True
 ) -> DecoderNodes:
-    """Write what every pass reads; embeds: whether it looks tokens up."""
+    """Write the nodes that every pass reads; embeds: whether the pass looks up tokens."""
     tables = None
     if rotary is not None:
         tables = (
@@ -127,19 +127,19 @@ def decoder_nodes(
 
 
 def _embedding(graph: GraphWriter) -> str:
-    """The table that tokens are looked up in."""
+    """Return the token embedding table."""
     table = graph.weight("embedding")
     if graph.has("fc_embedding"):
-        # A product of two constants: engines fold it when they load, and a token costs one row instead of a product.
+        # A product of two constants, which engines fold at load time: a token then costs one row instead of a product.
         return graph.node("MatMul", [table, graph.weight("fc_embedding")])
     if graph.has("conditions"):
-        # Kept apart where they are not of the codes' type. Engines join the two when they load.
+        # Stored separately if their type differs from that of the codes. Engines join them at load time.
         return graph.node("Concat", [table, graph.weight("conditions")], axis=0)
     return table
 
 
 def read_features(graph: GraphWriter, features: str, embedded: str) -> str:
-    """A drafter's input [R, D]: `features` [R, D] float32 through their half of the input layer, plus `embedded`."""
+    """A drafter's input [R, D]: `features` [R, D] float32 times their half of the input layer, plus `embedded`."""
     return graph.node("Gemm", [graph.narrow(features), graph.weight("fc_feature"), embedded])
 
 
@@ -151,7 +151,7 @@ def layer(
     index: int,
     names: tuple[str | None, str | None] = (None, None),
 ) -> tuple[str, str, str]:
-    """Hidden rows [R, D] after layer `index`, and its new keys and values [B, K, T, hd], under `names` if any."""
+    """Hidden rows [R, D] after layer `index`, and its new keys and values [B, K, T, hd], optionally under `names`."""
     config = nodes.config
     stem, after = f"layers.{index}.", config.post_norm
     normed = graph.has(f"{stem}attention_norm")
@@ -171,14 +171,14 @@ def layer(
 
 
 def norm(graph: GraphWriter, hidden: str, scale: str, config: DecoderConfig) -> str:
-    """The root-mean-square norm of `hidden` [R, D]."""
+    """Return the root-mean-square norm of `hidden` [R, D]."""
     return graph.node("RMSNormalization", [hidden, graph.weight(scale)], axis=-1, epsilon=config.norm_eps)
 
 
 def _add_product(
     graph: GraphWriter, value: str, name: str, hidden: str, after: str | None, config: DecoderConfig
 ) -> str:
-    """`hidden` plus `value` times the matrix `name`, with a norm between them where the model has one there."""
+    """Add `value` times the matrix `name` to `hidden`, with a norm in between if the model has one there."""
     if after is None:
         return graph.product(value, name, hidden)
     return graph.node("Add", [hidden, norm(graph, graph.product(value, name), after, config)])
@@ -192,7 +192,7 @@ def _query_key_value(
     stem: str,
     names: tuple[str | None, str | None],
 ) -> tuple[str, str, str]:
-    """Query [B, H, T, hd], key and value [B, K, T, hd], turned, the query scaled."""
+    """Query [B, H, T, hd], key and value [B, K, T, hd], after the rotary turn; the query is scaled."""
     merged = graph.product(read, f"{stem}qkv")
     if graph.has(f"{stem}qkv_bias"):
         merged = graph.node("Add", [merged, graph.weight(f"{stem}qkv_bias")])
@@ -219,9 +219,9 @@ def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) 
 
 
 def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], given: SplitAttention) -> str:
-    """Values [B, H, T, hd] mixed by one softmax over all that is seen.
+    """Mix values [B, H, T, hd] with one softmax over all parts.
 
-    Query heads that share keys stand below each other in products, so that nothing of the cache is repeated.
+    Query heads that share keys are stacked in the products, so the cache is not repeated.
     """
 
     def stacked(value: str) -> str:
@@ -246,12 +246,12 @@ def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequenc
 
 
 def _reshaped(graph: GraphWriter, value: str, heads: int) -> str:
-    """[B, H, T, N] with its two inner dimensions as `heads` rows of the same numbers each."""
+    """Reshape [B, H, T, N] so that its second dimension is `heads`."""
     return graph.node("Reshape", [value, graph.integers(0, heads, -1, 0)])
 
 
 def rotary_rows(graph: GraphWriter, nodes: DecoderNodes, cells: str) -> str | None:
-    """The rows [B * T, H + 2K] of the rotary table for `cells` [B, T]."""
+    """Return the rows [B * T, H + 2K] of the rotary table for `cells` [B, T]."""
     if nodes.rotary is None:
         return None
     by_cell = graph.node("Gather", [nodes.rotary[2], cells])
@@ -265,7 +265,7 @@ def embed(graph: GraphWriter, nodes: DecoderNodes, tokens: str, cells: str) -> s
 
 
 def add_positions(graph: GraphWriter, nodes: DecoderNodes, hidden: str, cells: str) -> str:
-    """`hidden` [B * T, D] plus what is learnt of each of `cells` [B, T], where positions are learnt."""
+    """`hidden` [B * T, D] plus the learnt vectors of `cells` [B, T], if positions are learnt."""
     if not graph.has("positions"):
         return hidden
     own = graph.node("Gather", [graph.weight("positions"), cells])

@@ -1,7 +1,7 @@
-"""Does an exported decoder compute what the torch module does? Errors by output, and where greedy decoding parts.
+"""Compares an exported decoder with its torch module: errors by output, and where greedy decoding diverges.
 
-The module makes one dense pass over a picture, attending a block of queries at a time; the graph makes passes of
-several sizes with a cache, as engines do. Logits are compared pass by pass, so that neither is held whole.
+The module runs one dense pass over a picture, with attention for a block of queries at a time. The graph runs passes
+of several sizes with a cache, like an engine. Logits are compared pass by pass, to save memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,21 +30,21 @@ from underpaint.runtime.engines.pass_inputs import causal, hide
 from underpaint.runtime.engines.providers import gpu_backend
 
 LARGE: Final[Mapping[str, tuple[float, ...]]] = {"fp32": (30.0, 10.0, 3.0), "fp16": (3.0,), "bf16": (3.0,)}
-"""Sizes of a drafter's features, the largest first; float16 can still square and multiply 3, with any weights."""
+"""Scales of a drafter's features, largest first; float16 can still square and multiply 3 with any weights."""
 QUERY_BLOCK: Final = 64
-"""Queries that the dense pass attends by at a time."""
+"""Number of queries that attend at a time in the dense pass."""
 _CHUNKS: Final = (1, 2, 1, 8, 5, 16, 1)
-"""New positions a pass, in turn: one token, small trees, large trees."""
+"""New positions per pass, in turn: one token, small trees, large trees."""
 _PARENTS: Final = (-1, 0, 0, 1, 1, 2, 3, 5, 0, 8, 4)
-"""The tree that is compared: forks, chains, and a child of a late node."""
+"""Parents of the compared tree's nodes: forks, chains, and a child of a late node."""
 _JUNK: Final = 1e3
-"""What slots hold that no position may see."""
+"""Value of cache slots that no position may see."""
 _ULP: Final = 2.0**-23
 _OWN_THREADS: Final = EngineContext()
 
 
 class ParityCase(NamedTuple):
-    """A decoder's graph and float32 module, and a random condition for a pair of rows that every case shares."""
+    """A decoder's graph and float32 module, and a random condition for two rows that all cases share."""
 
     graph: OnnxDecoder
     decoder: Decoder
@@ -52,14 +52,14 @@ class ParityCase(NamedTuple):
     cond_rows: NDArray[np.float32] | None
 
     def engine(self, rows: int, unseen: int = 0) -> "ParityEngine":
-        """The graph on `rows` rows, behind the condition; its second row does not see `unseen` positions of that."""
+        """An engine of the graph on `rows` rows; the second does not see the condition's first `unseen` positions."""
         engine = ParityEngine(self.graph, rows)
         engine.begin((0, unseen)[:rows] if unseen else (), self.cond_rows)
         return engine
 
 
 class ParityEngine(OnnxEngine):
-    """An engine whose cache holds junk wherever nothing is committed: what no position may see must not leak."""
+    """An engine that fills uncommitted cache slots with junk, to reveal any read of hidden positions."""
 
     def run(self, *args: Any, **kwargs: Any) -> PassOutput:
         """See `Engine`."""
@@ -75,8 +75,8 @@ def graph_of(
     content: bytes | None = None,
     context: EngineContext = _OWN_THREADS,
 ) -> OnnxDecoder:
-    """The graph at `path`, or `content` beside its weights, for engines; of bfloat16, which ONNX Runtime's CPU provider
-    lacks, its `rounded_graph` there."""
+    """Open the graph at `path`, or `content` with its weights, for engines. ONNX Runtime's CPU provider lacks
+    bfloat16, so a bfloat16 graph runs there as its `rounded_graph`."""
     gpu = gpu_backend(context.backend)
     rounded = precision == "bf16" and gpu is None
     given = rounded_graph(path) if rounded else content
@@ -93,7 +93,7 @@ def prepare(
     seed: int,
     context: EngineContext = _OWN_THREADS,
 ) -> ParityCase:
-    """A random condition for a pair of rows."""
+    """Open a graph and draw a random condition for two rows."""
     rng, config = np.random.default_rng(seed), decoder.config
     graph = graph_of(path, precision, config, context=context)
     if config.condition == "none":
@@ -109,7 +109,7 @@ def prepare(
 
 
 def with_eol_tokens(config: DecoderConfig, codes: IntArray) -> IntArray:
-    """The first codes of an image as a target reads them: with end-of-line tokens, where the model has any."""
+    """Return an image's first codes as a target reads them: with end-of-line tokens, if the model has any."""
     if config.eol_id is None:
         return codes
     ends = [end for end in range(config.width, config.cells, config.width) if end <= len(codes)]
@@ -117,16 +117,16 @@ def with_eol_tokens(config: DecoderConfig, codes: IntArray) -> IntArray:
 
 
 def places(config: DecoderConfig, tokens: IntArray) -> IntArray:
-    """The cells [T] of tokens [T] of an image, the end-of-line tokens among them included."""
+    """Return the cells [T] of an image's tokens [T], including its end-of-line tokens."""
     ends = np.zeros(len(tokens), np.bool_) if config.eol_id is None else tokens >= config.vocab_size
     return np.where(ends, ends.cumsum() - 1 - config.prefix - config.eol_tokens, (~ends).cumsum() - 1)
 
 
 class CausalBlocks(DenseAttention):
-    """Causal attention among new positions alone, a block of queries at a time; keeps the last layer's keys alone."""
+    """Causal attention among new positions, a block of queries at a time; keeps only the last layer's keys."""
 
     def __init__(self, config: DecoderConfig, turns: Tensor | None, layers: int, hidden: tuple[int, int]) -> None:
-        """hidden: how many of the second row's first positions those from hidden[1] on do not see."""
+        """Prepare; positions from hidden[1] on do not see the first hidden[0] positions of the second row."""
         empty = [torch.zeros(1, config.kv_heads, 0, config.head_dim)] * layers
         super().__init__(config, turns, torch.zeros(1, 1), empty, empty)
         self._hidden = hidden
@@ -147,7 +147,7 @@ class CausalBlocks(DenseAttention):
 
 
 class Expected(NamedTuple):
-    """What a dense pass says: features [B, N, D], and the last layer's key and value [B, K, N, hd]."""
+    """Results of a dense pass: features [B, N, D], and the last layer's key and value [B, K, N, hd]."""
 
     decoder: Decoder
     features: Tensor
@@ -156,7 +156,7 @@ class Expected(NamedTuple):
 
     @torch.no_grad()
     def logits(self, part: slice | list[int] | NDArray[Any]) -> Tensor:
-        """[B, n, V] of the positions `part`."""
+        """Return the logits [B, n, V] at the positions `part`."""
         return call(self.decoder.head, self.features[:, part])
 
 
@@ -164,9 +164,9 @@ class Expected(NamedTuple):
 def dense(
     case: ParityCase, tokens: IntArray, batch: int, features: NDArray[np.float32] | None = None, unseen: int = 0
 ) -> Expected:
-    """Condition and tokens [T] in one pass of torch; the condition's positions, but the last, left out.
+    """Run condition and tokens [T] in one torch pass; results leave out the condition, except its last position.
 
-    unseen: how many of the condition's positions the tokens of the second row do not see.
+    unseen: number of condition positions that the tokens of the second row do not see.
     """
     decoder, count = case.decoder, case.prefix.shape[1]
     config = decoder.config
@@ -198,9 +198,9 @@ def compare_image(
     features: NDArray[np.float32] | None = None,
     unseen: int = 0,
 ) -> dict[str, Errors]:
-    """A whole image of `with_eol_tokens` in passes of several sizes, until the cache is full.
+    """Compare a whole image of `with_eol_tokens`, in passes of several sizes until the cache is full.
 
-    expected: of `dense`, whose rows are the batch.
+    expected: the result of `dense` on the same batch.
     """
     batch, sums = len(expected.features), {name: ErrorSum() for name in ("logits", "features", "key", "value")}
     engine, cells = case.engine(batch, unseen), places(case.decoder.config, tokens)
@@ -224,13 +224,13 @@ def compare_image(
 
 
 def take_condition(engine: OnnxEngine, prefix: IntArray) -> PassOutput:
-    """The pass over a condition [B, P], which is not committed yet."""
+    """Run the pass over a condition [B, P]; it is not committed yet."""
     count = prefix.shape[1]
     return engine.run(prefix, engine.config.first_cells(count), causal(count))
 
 
 def compare_tree(case: ParityCase, tokens: IntArray) -> dict[str, Errors]:
-    """A draft tree under a full tree mask, each node held against its own path."""
+    """Compare a draft tree under a full tree mask; each node must match a dense pass over its own path."""
     engine, before = case.engine(2), len(tokens) // 4
     take_condition(engine, case.prefix)
     engine.cache.commit(slice(None))
@@ -241,7 +241,7 @@ def compare_tree(case: ParityCase, tokens: IntArray) -> dict[str, Errors]:
     out = engine.run(tree.tokens, before + tree.depths(), hide(tree.visible()))
     found = []
     for leaf in sorted(set(range(len(_PARENTS))) - set(_PARENTS)):
-        # A dense pass over a leaf's path says what every node on it should say.
+        # A dense pass over a leaf's path gives the expected result of every node on it.
         path = np.flatnonzero(tree.visible()[leaf])
         expected = dense(case, np.concatenate([told, tree.tokens[path]]), 2)
         found.append(errors(out.logits[:, path], expected.logits(slice(-len(path), None))))
@@ -249,7 +249,7 @@ def compare_tree(case: ParityCase, tokens: IntArray) -> dict[str, Errors]:
 
 
 def parting(case: ParityCase) -> Parting | None:
-    """Draw greedily on the graph, then ask torch for its choice after the same tokens, cell by cell."""
+    """Draw greedily with the graph, and return the first cell where torch, given the same tokens, chooses another."""
     engine, config = case.engine(1), case.decoder.config
     out, drawn, fed = take_condition(engine, case.prefix[:1]), list[int](), 0
     while True:
@@ -261,7 +261,7 @@ def parting(case: ParityCase) -> Parting | None:
         out = engine.run(told[fed:], places(config, told)[fed:], causal(len(told) - fed))
         fed = len(told)
     read = with_eol_tokens(config, np.array(drawn[:-1], dtype=np.int64))
-    # What follows a position is a code unless the next one is an end-of-line token.
+    # Every position predicts a code, unless the next token is an end-of-line token.
     codes = np.flatnonzero(np.append(read < config.vocab_size, True))
     expected = dense(case, read, 1)
     for cell, place in enumerate(codes):
@@ -281,9 +281,9 @@ def compare(
     seed: int = 0,
     context: EngineContext = _OWN_THREADS,
 ) -> Report:
-    """Hold the graph at `path` against `decoder` (in float32): random and adversarial inputs, by output.
+    """Compare the graph at `path` with `decoder` (in float32) on random and adversarial inputs.
 
-    greedy: also draw a picture greedily (targets only). context: what ONNX Runtime runs the graph on.
+    greedy: whether to also draw a picture greedily (targets only). context: settings of ONNX Runtime for the graph.
     """
     case = prepare(path, precision, decoder, conditioner, seed, context)
     rng, config = np.random.default_rng(seed), decoder.config
@@ -311,10 +311,10 @@ def compare(
 def _told_apart(
     case: ParityCase, tokens: IntArray, scales: tuple[float, ...], rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], Expected]:
-    """Random features of the first of `scales` at which float32 can tell a wrong graph from its own rounding.
+    """Draw random features at the first of `scales` at which float32 distinguishes a wrong graph from rounding.
 
-    Attention without a norm before it squares them, and one rounding of such numbers can turn a close choice: there,
-    torch's own answer moves as far as an error would.
+    Attention without a norm before it squares the features, and one rounding of large values can flip a close choice:
+    torch's own result then changes as much as with an error.
     """
     config = case.decoder.config
     drawn = rng.standard_normal((2, config.cells, config.dim))

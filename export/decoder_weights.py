@@ -1,4 +1,4 @@
-"""The weights of a torch decoder in the layout of the decoder graphs, each made when it is written."""
+"""The weights of a torch decoder in the layout of the decoder graphs; each is computed when it is written."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,18 +17,18 @@ from underpaint.models.layers import Layer, rope_table
 
 Weights: TypeAlias = NDArray[np.float32]
 _MATRICES: Final = ("qkv", "out", "gate_up", "down", "head")
-"""What is multiplied in 8 bits where it is asked for. The product with a drafter's features is not among them:
-outliers among those would coarsen what lies beside them."""
+"""Matrices that multiply in 8 bits if requested. The product with a drafter's features is excluded, because the
+features have outliers that would make the quantisation of other values coarse."""
 _LEAST_SCALED: Final = 100_000
-"""Matrices of fewer numbers stay in 16 bits."""
+"""Matrices with fewer values stay in 16 bits."""
 
 
 class RotaryTable(NamedTuple):
     """The rotary table [rows, head_dim / 2] and, for every cell, the row of each projected head.
 
-    Values go through the same node as queries and keys, with rows that turn by nothing; queries have rows of their
-    own, scaled by head_dim**-0.5. `rows_of` is [places, heads + 2 kv_heads]: the cells, end-of-line tokens, then the
-    prefix, so that negative cells find theirs by counting from the end.
+    Values pass through the same node as queries and keys, with rows that do not turn them; queries have separate rows,
+    scaled by head_dim**-0.5. `rows_of` is [places, heads + 2 kv_heads]: first the cells, then end-of-line tokens, then
+    the prefix, so that negative cells index from the end.
     """
 
     cosine: Weights
@@ -37,7 +37,7 @@ class RotaryTable(NamedTuple):
 
 
 def rotary_table(config: DecoderConfig) -> RotaryTable | None:
-    """The table of a decoder; None where positions are learnt."""
+    """Return the rotary table of a decoder; None if positions are learnt."""
     if config.rope == "none":
         return None
     table = plain(rope_table(config))
@@ -53,16 +53,16 @@ def rotary_table(config: DecoderConfig) -> RotaryTable | None:
 
 
 def plain(tensor: torch.Tensor) -> Weights:
-    """A float32 array of a tensor."""
+    """Convert a tensor to a float32 array."""
     values: Weights = tensor.detach().to(torch.float32).cpu().numpy()
     return values
 
 
 @torch.no_grad()
 def round_to_half(module: torch.nn.Module) -> None:
-    """Round every parameter and floating buffer to what float16 can hold, in place.
+    """Round every parameter and floating-point buffer in place to float16 values.
 
-    Raises ValueError for a weight that float16 cannot hold: not finite, or beyond 65504.
+    Raises ValueError for a weight that float16 cannot store: not finite, or larger than 65504.
     """
     for name, value in module.state_dict().items():
         if not value.is_floating_point() or name.endswith("codebook_used"):
@@ -75,12 +75,12 @@ def round_to_half(module: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def round_to_scaled_rows(module: torch.nn.Module) -> None:
-    """Round a module, in place, to what a shared file holds of it.
+    """Round a module in place to the values that a shared weights file stores.
 
-    Matrices of many numbers become `ScaledRows` (8 bits with a scale a row), all else what float16 holds.
+    Large matrices become `ScaledRows` (8 bits with a scale per row); all other weights become float16 values.
 
     Raises:
-        ValueError: a number is not finite, or too large for float16.
+        ValueError: A number is not finite, or too large for float16.
     """
     for name, value in module.state_dict().items():
         wide = plain(value)
@@ -100,11 +100,11 @@ def decoder_weights(
     eight_bits: bool = False,
     scaled: bool = False,
 ) -> WeightSource:
-    """The weights of `decoder` by the names that `export.decoder_graph` reads.
+    """Return the weights of `decoder` under the names that `export.decoder_graph` reads.
 
-    stored: the type they are stored in, that of `precision` or a narrower one. Rows of a condition, which an encoder
-    may have made, are stored in `precision`. eight_bits: matrices in 8 bits, which products are taken in. scaled:
-    matrices that are `ScaledRows` to the last bit are stored so, and what else `stored` does not hold is refused.
+    stored: the stored type, equal to `precision` or narrower. Rows of a condition, which may come from an encoder, are
+    stored in `precision`. eight_bits: store matrices in 8 bits, and multiply in 8 bits. scaled: store matrices that
+    are exactly `ScaledRows` as such, and refuse other weights that `stored` does not represent exactly.
     """
     made: dict[str, Callable[[], Weights]] = {}
     for index, part in enumerate(decoder.layers):
@@ -129,7 +129,7 @@ def decoder_weights(
 
 
 def conditioner_weights(conditioner: Conditioner, stored: Precision) -> WeightSource:
-    """The weights of a condition's embedding by the names that `export.decoder_graph.write_conditioner` reads."""
+    """Return the weights of a condition's embedding under the names of `export.decoder_graph.write_conditioner`."""
     made: dict[str, Callable[[], Weights]] = {
         "absent": partial(plain, conditioner.absent),
         "first": lambda: plain(conditioner.first.weight).T,
@@ -147,8 +147,8 @@ def _as_eight_bit(make: Callable[[], Weights]) -> EightBitMatrix:
 
 
 def _exactly(name: str, make: Callable[[], Weights], stored: Precision, axis: int) -> NDArray[np.generic] | ScaledRows:
-    """Weights as `ScaledRows` along `axis` or in the type `stored`, whichever holds them to the last bit, rather the
-    first; ValueError where neither does."""
+    """Weights as `ScaledRows` along `axis` if these represent them exactly, else in the type `stored`; raises
+    ValueError if neither is exact."""
     values = make()
     rows = scaled_rows(values, axis) if values.ndim > 1 else None
     if rows is not None and np.array_equal(rows.widened(), values):
@@ -184,7 +184,7 @@ def _layer(layer: Layer, config: DecoderConfig) -> dict[str, Callable[[], Weight
 
 
 def _scaled(rows: Weights, config: DecoderConfig) -> Weights:
-    """The query's rows of all heads' by head_dim**-0.5, where no rotary table carries the scale."""
+    """Scale the query rows of all heads by head_dim**-0.5, unless the rotary table contains the scale."""
     if config.rope != "none":
         return rows
     found = rows.copy()
@@ -193,7 +193,7 @@ def _scaled(rows: Weights, config: DecoderConfig) -> Weights:
 
 
 def _embedding(decoder: Decoder, joined: bool) -> dict[str, Callable[[], Weights]]:
-    """The table of codes and conditions, `joined` in one or apart; of a drafter, after its input layer."""
+    """Return the tables of codes and conditions, `joined` or separate; a drafter's table is after its input layer."""
     codes, conditions = decoder.codes, decoder.conditions
     if decoder.fc is None:
         if conditions is None:
@@ -206,5 +206,5 @@ def _embedding(decoder: Decoder, joined: bool) -> dict[str, Callable[[], Weights
     found: dict[str, Callable[[], Weights]] = {"fc_feature": lambda: plain(matrix[:, :dim]).T}
     if bias is None:
         return found | {"embedding": partial(plain, codes.weight), "fc_embedding": lambda: plain(matrix[:, dim:]).T}
-    # What the input layer makes of an embedding depends on the token alone: one row instead of a product.
+    # The input layer's output for an embedding depends only on the token: store the row to save the product.
     return found | {"embedding": lambda: plain(codes.weight) @ plain(matrix[:, dim:]).T + plain(bias)}

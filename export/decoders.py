@@ -1,4 +1,4 @@
-"""Export decoders of every family: write the graph, compare it with the module, store both with a manifest."""
+"""Exports decoders of every family: writes the graph, compares it with the module, stores it with a manifest."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,19 +26,19 @@ from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.training.grids import decoder_on_grid, on_grid
 
 SCRATCH: Final = 64
-"""Cache slots for the nodes that a drafter expands in one cycle, the root excluded."""
+"""Cache slots for the nodes that a drafter expands in one cycle, without the root."""
 MOST_EIGHT_BITS: Final = 0.1
-"""The largest difference from torch that passes of a decoder that multiplies in 8 bits."""
+"""Largest accepted difference from torch for a decoder that multiplies in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFormat:
-    """How a decoder is written.
+    """The number formats of an exported decoder.
 
-    precision: of hidden states, caches and what is computed. stored: of weights, where they are stored in less; None
-    for the same. eight_bits: matrices in 8 bits, which costs a drafter some agreement with its target and no rule its
-    exactness. scaled: matrices that a scale a row holds in 8 bits to the last bit are stored so; products are float32.
-    Raises ValueError on either in another precision than float32, which no engine here multiplies in.
+    precision: type of hidden states, caches and computation. stored: narrower type of stored weights; None is the
+    same. eight_bits: 8-bit matrices, which reduce a drafter's agreement with its target but keep rules exact. scaled:
+    store matrices that are exactly 8 bits with a scale per row as such; products stay float32. Raises ValueError if
+    either is combined with another precision than float32, because no engine here supports it.
     """
 
     precision: Precision = "fp32"
@@ -52,22 +52,22 @@ class GraphFormat:
 
     @property
     def fused(self) -> bool:
-        """Whether the graph makes probabilities, chains and trees too: it is one for ONNX Runtime."""
+        """Whether the graph also computes probabilities, chains and trees, for ONNX Runtime."""
         return self.precision == "fp32"
 
 
 def write_graph(decoder: Decoder, form: GraphFormat, path: Path) -> None:
-    """Write a decoder's graph to `path` and its weights to `<name>.safetensors` beside it."""
+    """Write a decoder's graph to `path` and its weights to `<name>.safetensors` in the same folder."""
     write_graphs({path: decoder}, form, path.with_suffix(SUFFIX))
 
 
 def write_graphs(
     decoders: Mapping[Path, Decoder], form: GraphFormat, file: Path, int8_products: Collection[Path] = ()
 ) -> None:
-    """Write a graph of each decoder to its path, and the weights that all of them have to one file beside them.
+    """Write each decoder's graph to its path, and the weights that all of them share to `file` in the same folder.
 
-    int8_products: paths of graphs that multiply by `ScaledRows` in 8 bits. Raises ValueError where decoders differ in
-    more than their grid.
+    int8_products: paths of graphs that multiply `ScaledRows` in 8 bits. Raises ValueError if decoders differ in more
+    than their grid.
     """
     sources = [
         decoder_weights(decoder, form.stored or form.precision, form.precision, form.eight_bits, form.scaled)
@@ -90,7 +90,7 @@ def export_decoder(
     origin: Origin,
     scratch: int = SCRATCH,
 ) -> Manifest:
-    """Write one target or drafter into `folder`, its weights as `<name>.safetensors`; see `export_decoders`."""
+    """Write one target or drafter into `folder`, with its weights in `<name>.safetensors`; see `export_decoders`."""
     (made,) = export_decoders({name: decoder}, conditioner, form, folder / f"{name}{SUFFIX}", origin, scratch)
     return made
 
@@ -104,11 +104,11 @@ def export_decoders(
     scratch: int = SCRATCH,
     drafting: Collection[str] = (),
 ) -> tuple[Manifest, ...]:
-    """Write targets or drafters by name beside `file`, the weights of them all, in a folder of `export.store.staged`.
+    """Write targets or drafters by name, with their shared weights in `file`, in a folder of `export.store.staged`.
 
-    The decoders become float32; where there are several, they differ in their grids alone. scratch: cache slots of a
-    drafter for the nodes of one cycle. drafting: names of targets that only draft for larger grids: their products are
-    in 8 bits, of the same weights, which have to be `scaled`. Raises ParityError on a difference.
+    The decoders become float32; several decoders may differ only in their grids. scratch: a drafter's cache slots for
+    the nodes of one cycle. drafting: names of targets that only draft for larger grids; they multiply the same weights
+    in 8 bits, which requires `scaled`. Raises ParityError if a graph differs from its decoder.
     """
     if drafting and not form.scaled:
         raise ValueError(
@@ -131,10 +131,10 @@ def export_decoders(
 def _differences(
     path: Path, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, drafts: bool
 ) -> Differences:
-    """Of the written graph at `path` from `decoder`; ParityError where they are too large."""
+    """Compare the graph at `path` with `decoder`; raises ParityError if the differences are too large."""
     if form.eight_bits:  # the same graph with the same weights in float32 must be exact
         compared(path.stem, decoder, conditioner, GraphFormat(stored=form.stored, scaled=form.scaled))
-    elif form.precision == "bf16":  # whose own rounding would hide a small mistake: the same numbers, in float32
+    elif form.precision == "bf16":  # bf16 rounding would hide a small mistake: check the same numbers in float32
         compared(path.stem, decoder, conditioner, GraphFormat())
     differences = compare(path, form.precision, decoder, conditioner, greedy=False).worst()
     require_parity(path.stem, differences, MOST_EIGHT_BITS if form.eight_bits or drafts else MOST[form.precision])
@@ -142,7 +142,7 @@ def _differences(
 
 
 def compared(name: str, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, seed: int = 0) -> Report:
-    """The report on a graph of `decoder` that is written for this alone; ParityError on a difference."""
+    """Compare a temporary graph of `decoder` with it and return the report; raises ParityError on a difference."""
     with TemporaryDirectory() as beside:
         path = Path(beside) / f"{name}.onnx"
         write_graph(decoder, form, path)
@@ -152,7 +152,7 @@ def compared(name: str, decoder: Decoder, conditioner: Conditioner | None, form:
 
 
 def export_conditioner(conditioner: Conditioner, precision: Precision, folder: Path, origin: Origin) -> Manifest:
-    """Write `condition`: features of a condition to embedded rows. A bfloat16 model's is in float32."""
+    """Write `condition`, which embeds the features of a condition; in float32 for a bfloat16 model."""
     form: Precision = "fp32" if precision == "bf16" else precision
     path = folder / "condition.onnx"
     weights = conditioner_weights(conditioner, form)
@@ -167,7 +167,7 @@ def export_conditioner(conditioner: Conditioner, precision: Precision, folder: P
 
 
 def exported_config(decoder: Decoder, precision: Precision, scratch: int = SCRATCH) -> DecoderConfig:
-    """What the manifest of an exported decoder says; scratch: slots of a drafter for the nodes of one cycle."""
+    """The config in an exported decoder's manifest; scratch: a drafter's cache slots for the nodes of one cycle."""
     config = decoder.config
     read = config.prefix - 1 if config.reads_condition else 0
     capacity = read + config.cells + scratch if config.drafter else config.slots
@@ -182,17 +182,16 @@ def export_shared_target(
     origin: Origin,
     eight_bits: bool = False,
 ) -> tuple[Manifest, ...]:
-    """Write `target<side>` for each side into `folder`, and `target<side>_int8` for each that a larger one follows.
+    """Write `target<side>` for each side into `folder`, and `target<side>_int8` for all sides except the largest.
 
-    All of them stand on the weights in `target.safetensors`. Those of int8 draft for larger sides (MuLo-SD): their
-    products are in 8 bits, of the same numbers, as what they draw is verified anyway. With `eight_bits` every target's
-    are, and none is written beside it.
+    All of them share the weights in `target.safetensors`. The int8 targets draft for larger sides (MuLo-SD): they
+    multiply the same weights in 8 bits, since their tokens are verified anyway. With `eight_bits` every target
+    multiplies in 8 bits, and there are no extra int8 targets.
 
-    target: its weights are rounded in place. side_words: by the side of pictures in pixels, the id of the word that
-    ends every prompt for such pictures; a graph's manifest names it, so that one prompt serves all sides. stride:
-    pixels a code, a side. eight_bits: products are taken in 8 bits; then each graph must be as near to the rounded
-    target as a drafter's is, and the same graph exact in float32. Raises ParityError on a graph that does not compute
-    what the rounded target does.
+    target: its weights are rounded in place. side_words: by picture side in pixels, the id of the word that ends every
+    prompt for that side; a graph's manifest has it, so that one prompt serves all sides. stride: pixels per code along
+    a side. eight_bits: multiply in 8 bits; then each graph must be as close to the rounded target as a drafter's, and
+    the same graph must be exact in float32. Raises ParityError if a graph does not match the rounded target.
     """
     round_to_scaled_rows(target)
     decoders = {
@@ -209,11 +208,11 @@ def export_shared_target(
 def export_shared_drafter(
     drafter: Decoder, sides: Sequence[int], stride: int, folder: Path, origin: Origin, eight_bits: bool = True
 ) -> tuple[Manifest, ...]:
-    """Write `drafter<side>` for each side into `folder`, all of them on the weights in `drafter.safetensors`.
+    """Write `drafter<side>` for each side into `folder`, which all share the weights in `drafter.safetensors`.
 
-    drafter: its codes and head are those of a rounded target, and stay as they are; its own weights are rounded to 16
-    bits in place. stride: pixels a code, a side. eight_bits: products are taken in 8 bits; without, the files' names
-    end in `_float`. Raises ParityError on a graph that does not compute what the rounded drafter does.
+    drafter: its codes and head are those of a rounded target and do not change; its own weights are rounded in place
+    to 16 bits. stride: pixels per code along a side. eight_bits: multiply in 8 bits; if False, file names end in
+    `_float`. Raises ParityError if a graph does not match the rounded drafter.
     """
     _round_own_to_half(drafter)
     ending = "" if eight_bits else "_float"
@@ -223,7 +222,7 @@ def export_shared_drafter(
 
 
 def _round_own_to_half(drafter: Decoder) -> None:
-    """Round, in place, what a drafter does not share with its target: all but its codes and head."""
+    """Round a drafter's own weights in place: all except the codes and head shared with its target."""
     shared = (drafter.codes.weight, drafter.head.weight)
     before = [part.detach().clone() for part in shared]
     round_to_half(drafter)

@@ -1,8 +1,8 @@
-"""What engines run on a device: a decoder's layers and its head, as graphs, and as TensorRT plans without weights.
+"""Exports a decoder's layers and head for devices: as graphs, and as TensorRT plans without weights.
 
-Graphs for ONNX Runtime point into the weights file that the decoder's own graph points into. A plan for TensorRT reads
-its weights as inputs, so that one plan serves every number of rows and every pass, and whatever runs it, on memory that
-holds each weight once. (TensorRT for RTX 1.7 builds plans that are stripped and refitted only where there is a GPU.)
+Graphs for ONNX Runtime refer to the weights file of the decoder's own graph. A TensorRT plan takes its weights as
+inputs, so that one plan serves every number of rows and every pass, on memory that contains each weight once.
+(TensorRT for RTX 1.7 builds stripped plans, and refits them, only on a machine with a GPU.)
 """
 
 import os
@@ -42,7 +42,7 @@ from underpaint.runtime.engines.tensorrt_files import EngineRecord, part_of
 
 
 class _KeptWeights:
-    """A `WeightStore` over a file that is written already."""
+    """A `WeightStore` for an existing file."""
 
     def __init__(self, path: Path, stored: StoredWeights) -> None:
         self.path, self._stored = path, stored
@@ -58,10 +58,10 @@ class _KeptWeights:
 
 
 def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
-    """Write a decoder's layers and its head beside its weights; their paths.
+    """Write the graphs of a decoder's layers and head next to its weights, and return their paths.
 
-    Matrices of 8 bits are written as the numbers that they stand for, into the graph itself.
-    Raises EngineError where the decoder has no weights in a file of their own.
+    8-bit matrices are written as the numbers that they represent, into the graph itself.
+    Raises EngineError if the decoder has no separate weights file.
     """
     found, config, stored = decoder.located.manifest, decoder.config, stored_weights(decoder.located)
     assert found.weights is not None
@@ -85,9 +85,9 @@ def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
 
 
 def bare_graphs(decoder: ElsewhereDecoder, places: int | None) -> tuple[bytes, bytes]:
-    """A decoder's layers over a cache of `places`, and its head, with weights as inputs by their names in the file.
+    """Return the layers' graph for a cache of `places`, and the head's graph; weights are inputs, named as in the file.
 
-    Raises EngineError where the decoder has no weights in a file of their own.
+    Raises EngineError if the decoder has no separate weights file.
     """
     config, stored = decoder.config, stored_weights(decoder.located)
     nothing = np.zeros((), dtype=np.float32)
@@ -102,7 +102,7 @@ def bare_graphs(decoder: ElsewhereDecoder, places: int | None) -> tuple[bytes, b
 
 
 def _values(stored: StoredWeights, name: str, config: DecoderConfig) -> NDArray[Any]:
-    """A weight as it is stored; of 8 bits, as float32."""
+    """Return a stored weight in its stored type; 8-bit weights as float32."""
     found = stored[name]
     if stored.in_blocks(name):
         return np.ascontiguousarray(found[: matrix_depths(config)[name.rsplit(".")[-1]]].numpy())
@@ -118,11 +118,11 @@ def build_folder(
     buckets: tuple[int, ...] = POSITION_BUCKETS,
     rows: tuple[int, ...] = (),
 ) -> Iterator[tuple[Path, EngineRecord]]:
-    """Build the plans of every decoder in `folder` (or of those in `only`), one after the other.
+    """Build the plans of every decoder in `folder` (or of those in `only`), one after another.
 
-    rows: of passes; a plan takes every number from the least to the most of them. Empty for what the folder's models
-    are meant to be sampled with: 1, or 2 where guidance is not 1.
-    Raises EngineError where the package refuses a graph, naming its reason; ManifestError on damage.
+    rows: numbers of rows of passes; a plan supports every number from the smallest to the largest. If empty, the rows
+    of the sampling that the folder's index names: 1, or 2 if guidance is not 1.
+    Raises EngineError with the reason if the package rejects a graph; ManifestError if files are damaged.
     """
     models = decoders_of(folder, only)
     taken = rows or (rows_of(read_index(folder).sampling()),)
@@ -145,17 +145,17 @@ def build_plans(
     rows: tuple[int, int],
     names: tuple[str, str],
 ) -> Iterator[tuple[Path, EngineRecord]]:
-    """Build the plans of a decoder's layers and of its head, and write them beside its graph.
+    """Build the plans of a decoder's layers and head, and write them next to its graph.
 
     Args:
-        decoder: The decoder, its files checked.
-        passes: What the plans have to take; all over the largest of their caches.
-        builder: The package that builds, and for what.
-        rows: Least and most rows of a pass, guidance rows counted.
-        names: What the two plans are called.
+        decoder: The decoder, with checked files.
+        passes: The passes that the plans must support; all use the largest of their caches.
+        builder: The package that builds, and its target GPU.
+        rows: Smallest and largest number of rows of a pass, including guidance rows.
+        names: Names of the two plans.
 
     Raises:
-        EngineError: What the parser or the builder said.
+        EngineError: An error of the parser or the builder.
     """
     found, config = decoder.located.manifest, decoder.config
     places = max(size.places for size in passes.layers)
@@ -181,7 +181,7 @@ def build_plans(
 
 
 def profile(inputs: Sequence[TensorSpec], rows: tuple[int, int], size: PassSize) -> Profile:
-    """Shapes of a pass of so many rows, the most of which are the best; a condition may have fewer positions."""
+    """Input shapes of a pass, optimised for the most rows and positions; a condition may have fewer positions."""
 
     def shapes(row_count: int, count: int) -> dict[str, tuple[int, ...]]:
         known = {"R": row_count, "T": count, "P": size.places}

@@ -1,4 +1,4 @@
-"""Matrices of 8 bits, as ONNX Runtime's MatMulNBits reads them."""
+"""8-bit matrices in the format of ONNX Runtime's MatMulNBits."""
 
 from typing import Final, NamedTuple
 
@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BLOCK: Final = 64
-"""Numbers of a column, and of the value it is multiplied with, that share a scale in a product of 8 bits."""
+"""Block size: numbers of a column, and of the vector multiplied with it, that share a scale in an 8-bit product."""
 EIGHT_BIT_ZERO: Final = 128
-"""What MatMulNBits takes for 0 in a matrix of 8 bits."""
+"""The zero point of MatMulNBits in an 8-bit matrix."""
 
 
 class EightBitMatrix(NamedTuple):
-    """A matrix [K, N] as MatMulNBits reads it: `values` uint8 [N, blocks, block] about `EIGHT_BIT_ZERO`, `scales`
-    float32."""
+    """A matrix [K, N] in MatMulNBits format: `values` uint8 [N, blocks, block] with zero point `EIGHT_BIT_ZERO`,
+    `scales` float32."""
 
     depth: int
     values: NDArray[np.uint8]
@@ -21,12 +21,12 @@ class EightBitMatrix(NamedTuple):
 
 
 def block_of(depth: int) -> int:
-    """Numbers of a block of columns of `depth`: a power of two, and not longer than it must be."""
+    """Return the block size for columns of `depth` numbers: a power of two, no longer than necessary."""
     return min(_BLOCK, max(16, 1 << (depth - 1).bit_length()))
 
 
 def eight_bit(matrix: NDArray[np.float32]) -> EightBitMatrix:
-    """`matrix` [K, N] in 8 bits, a block of a column at a time."""
+    """Quantise `matrix` [K, N] to 8 bits, block by block of each column."""
     depth, width = matrix.shape
     block = block_of(depth)
     columns = np.zeros((width, -(-depth // block), block), dtype=np.float32)

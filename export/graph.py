@@ -1,4 +1,4 @@
-"""The writer of ONNX graphs: nodes by hand, in a chosen precision, with weights in a file beside the graph."""
+"""Writes ONNX graphs node by node, in a chosen precision, with weights in a separate file."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -19,14 +19,14 @@ from underpaint.export.eight_bits import EIGHT_BIT_ZERO, EightBitMatrix, block_o
 from underpaint.export.weight_file import Stored, WeightStore
 
 OPSET: Final = 23
-"""The first with RMSNormalization and RotaryEmbedding; ONNX Runtime and TensorRT both read it."""
+"""The first opset with RMSNormalization and RotaryEmbedding; ONNX Runtime and TensorRT both support it."""
 IN_PLACE_OPSET: Final = 24
-"""The first with TensorScatter, and with an Attention that leaves out the places behind a row's length."""
+"""The first opset with TensorScatter, and with an Attention that ignores places after a row's length."""
 IR_VERSION: Final = 10
 _CONTRIBUTED: Final = "com.microsoft"
-"""ONNX Runtime's own operators, which no other engine reads."""
+"""Domain of ONNX Runtime's own operators, which other engines do not support."""
 _EIGHT_BITS: Final = 4
-"""MatMulNBits' word for rounding the value to 8 bits too; in float32 it takes ten times as long."""
+"""MatMulNBits' accuracy level that also rounds the value to 8 bits; in float32 it takes ten times as long."""
 
 TYPES: Final[Mapping[ElementType, int]] = {
     "float32": TensorProto.FLOAT,
@@ -44,14 +44,14 @@ ARRAYS: Final = {
 
 
 WeightSource: TypeAlias = Mapping[str, Callable[[], "NDArray[Any] | EightBitMatrix | ScaledRows"]]
-"""Weights by name, each made when it is written; matrices are [in, out]."""
+"""Weights by name, each computed when it is written; matrices are [in, out]."""
 
 
 class GraphWriter:
     """Collects nodes, weights, inputs and outputs, and writes them as a checked model.
 
-    Hidden states, weights and caches are of the graph's precision. A weight may be stored in a narrower type than
-    that; engines widen it when they load.
+    Hidden states, weights and caches have the graph's precision. A weight may be stored in a narrower type; engines
+    widen it at load time.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class GraphWriter:
         opset: int = OPSET,
         bare: bool = False,
     ) -> None:
-        """weights: what `weight` and `product` find by name; file: where they go, None keeps them in the graph.
+        """weights: weights for `weight` and `product` by name; file: where to store them, None stores in the graph.
 
-        bare: weights are inputs, in the types that they are multiplied in; only their shapes are read.
+        bare: make weights inputs, in the types that are multiplied; only their shapes are read.
 
-        int8_products: `product` multiplies by the steps of `ScaledRows` in 8 bits, in place of the widened numbers;
-        not so in branches and loops, whose own nodes no other product may read.
+        int8_products: `product` multiplies the steps of `ScaledRows` in 8 bits instead of the widened numbers; not in
+        branches and loops, whose own nodes no other product can read.
         """
         self.precision = precision
         self._int8_products = int8_products
@@ -90,16 +90,16 @@ class GraphWriter:
         return f"{stem}_{next(self._count)}"
 
     def has(self, name: str) -> bool:
-        """Whether there is a weight of this name."""
+        """Return whether there is a weight with this name."""
         return name in self._weights
 
     def input(self, name: str, dtype: ElementType, shape: Sequence[int | str]) -> str:
-        """Declare an input; a string is a free dimension."""
+        """Declare an input; string dimensions are free."""
         self._inputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shape))
         return name
 
     def output(self, name: str, dtype: ElementType, shape: Sequence[int | str]) -> None:
-        """Declare an output that some node has named `name`."""
+        """Declare the output `name`, which some node must produce."""
         self._outputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shape))
 
     def inputs(self, specs: Iterable[TensorSpec]) -> None:
@@ -113,25 +113,25 @@ class GraphWriter:
             self.output(*spec)
 
     def to_double(self, value: str) -> str:
-        """`value` in float64."""
+        """Cast `value` to float64."""
         return self.node("Cast", [value], to=TensorProto.DOUBLE)
 
     def to_integer(self, value: str) -> str:
-        """`value` as int64; booleans become 0 and 1."""
+        """Cast `value` to int64; booleans become 0 and 1."""
         return self.node("Cast", [value], to=TensorProto.INT64)
 
     def narrow(self, value: str) -> str:
-        """From float32 to the graph's precision."""
+        """Cast `value` from float32 to the graph's precision."""
         if self.precision == "fp32":
             return value
         return self.node("Cast", [value], to=TYPES[PRECISION_TYPES[self.precision]])
 
     def widen(self, value: str) -> str:
-        """From the graph's precision to float32."""
+        """Cast `value` from the graph's precision to float32."""
         return value if self.precision == "fp32" else self.node("Cast", [value], to=TensorProto.FLOAT)
 
     def constant(self, values: NDArray[Any], stem: str = "constant") -> str:
-        """Store `values` in the graph as they are, once for all places that ask for the same ones."""
+        """Store `values` in the graph as they are; equal values are stored only once."""
         held = np.asarray(values, order="C")
         key = (held.dtype.str, held.shape, sha256(held.tobytes()).digest())
         if key not in self._constants:
@@ -140,19 +140,19 @@ class GraphWriter:
         return self._constants[key]
 
     def integers(self, *values: int) -> str:
-        """Store a row of int64."""
+        """Store a vector of int64."""
         return self.constant(np.array(values, dtype=np.int64), "integers")
 
     def weight(self, name: str) -> str:
-        """The weight `name` in the graph's precision, stored once."""
+        """Return the weight `name` in the graph's precision, stored once."""
         self._load(name)
         return self._values[name]
 
     def product(self, value: str, name: str, added: str | None = None) -> str:
-        """`value` [R, K] times the matrix `name` [K, N], plus `added` [R, N].
+        """Multiply `value` [R, K] with the matrix `name` [K, N], and add `added` [R, N].
 
-        With a matrix of 8 bits, the value is rounded to 8 bits too, a block of a row at a time, so that an outlier
-        coarsens few others. A row's result does not depend on the rows beside it.
+        With an 8-bit matrix, the value is also rounded to 8 bits, block by block of each row, so that an outlier makes
+        only few other values coarse. A row's result does not depend on other rows.
         """
         self._load(name, self._int8_products)
         if name in self._matrices:
@@ -164,7 +164,7 @@ class GraphWriter:
         return self.node("Gemm", [value, self._values[name], added])
 
     def wide_product(self, value: str, name: str) -> str:
-        """`product` in float32 whatever the graph's precision is: of the same factors, but with nothing rounded."""
+        """Compute `product` in float32 in every precision: the same factors, without rounding of the result."""
         if self.precision == "fp32":
             return self.product(value, name)
         if self.bare:
@@ -172,7 +172,7 @@ class GraphWriter:
         return self.node("MatMul", [self.widen(value), self.widen(self.weight(name))])
 
     def _given(self, name: str, dtype: ElementType) -> str:
-        """The weight `name` as an input."""
+        """Return the weight `name` as an input."""
         if name not in self._values:
             found = self._weights[name]()
             assert isinstance(found, np.ndarray)
@@ -180,7 +180,7 @@ class GraphWriter:
         return self._values[name]
 
     def _load(self, name: str, int8: bool = False) -> None:
-        """Store the weight `name` where it is not stored yet; int8: `ScaledRows` are read by MatMulNBits."""
+        """Store the weight `name` unless it is stored already; int8: MatMulNBits reads `ScaledRows`."""
         if name in self._values or name in self._matrices:
             return
         if self.bare:
@@ -197,18 +197,18 @@ class GraphWriter:
             self._matrices[name] = (*stored, settings)
             return
         if isinstance(found, ScaledRows):
-            # Engines widen constants when they load: what is multiplied is float32 numbers, to the last bit those of
-            # `ScaledRows.widened`, and the model that a file holds is the rounded one for all who read it.
+            # Engines widen constants at load time: products use float32 numbers that equal `ScaledRows.widened`
+            # exactly, and everyone who reads the file gets the rounded model.
             parts = self._widened(name, found.steps), self._widened(name + SCALE, found.scale)
             self._values[name] = self.node("Mul", parts)
             return
         self._values[name] = self._widened(name, found)
 
     def _int8_matrix(self, name: str, found: ScaledRows) -> tuple[str, str, dict[str, Any]]:
-        """What MatMulNBits reads of a matrix [K, N] with a scale a column: its steps as values of `EightBitMatrix`, and
-        scales.
+        """Return the MatMulNBits inputs for a matrix [K, N] with a scale per column: its steps in the format of
+        `EightBitMatrix`, and scales.
 
-        Engines turn the constants when they load, so the same bytes of a file serve products in float32 too.
+        Engines convert the constants at load time, so the same bytes in a file also serve float32 products.
         """
         depth, width = found.steps.shape
         block = block_of(depth)
@@ -226,7 +226,7 @@ class GraphWriter:
         return values, self.node("Reshape", [each, self.integers(-1)]), settings
 
     def _widened(self, name: str, values: NDArray[Any]) -> str:
-        """Store `values` under `name`; a value of the graph's precision."""
+        """Store `values` under `name`, and return a value in the graph's precision."""
         stored = self._store(name, values)
         if values.dtype == ARRAYS[self.precision]:
             return stored
@@ -245,7 +245,7 @@ class GraphWriter:
         return name
 
     def nodes(self, kind: str, inputs: Sequence[str], outputs: Sequence[str | None], **attributes: Any) -> list[str]:
-        """Add a node with several outputs, None for one without a name of its own; return their names."""
+        """Add a node with several outputs (None for a generated name); return their names."""
         names = [name or self._fresh(kind.lower()) for name in outputs]
         self._nodes.append(helper.make_node(kind, inputs, names, **attributes))
         return names
@@ -255,16 +255,16 @@ class GraphWriter:
         return self.nodes("Split", [value, sizes], names, axis=axis)
 
     def size(self, value: str, axis: int) -> str:
-        """[1] int64: how long `value` is along `axis`, which counts from the front."""
+        """Return the size of `value` along `axis`, counted from the front, as [1] int64."""
         return self.node("Shape", [value], start=axis, end=axis + 1)
 
     def loop(
         self, times: str, carried: Sequence[str], body: Callable[["GraphWriter"], None], collected: int
     ) -> list[str]:
-        """Turn `body` `times` ([] int64) times; return what its turns give, [times, ...], of `collected` outputs.
+        """Run `body` `times` ([] int64) times; return the stacked `collected` outputs of its runs, [times, ...].
 
-        `body` declares as inputs the turn's number, whether to go on and what is `carried`; as outputs whether to go
-        on, what is carried on, and what is collected. It may name everything written so far.
+        `body` declares as inputs the iteration number, the condition to go on, and the `carried` values; as outputs
+        the condition, the values carried on, and the collected values. It may use all nodes written so far.
         """
         names: list[str | None] = [self._fresh("looped") for _ in range(len(carried) + collected)]
         return self.nodes("Loop", [times, "", *carried], names, body=self._inside("turn", body))[len(carried) :]
@@ -276,15 +276,15 @@ class GraphWriter:
         otherwise: Callable[["GraphWriter"], None],
         names: Sequence[str | None],
     ) -> list[str]:
-        """Write `body` or `otherwise` as `condition` (bool, a scalar) says; return their outputs.
+        """Run `body` or `otherwise` depending on `condition` (a bool scalar); return their outputs.
 
-        Both declare as many outputs as `names` (None for a fresh one), and may name everything written so far. They
-        must hold no product with weights: ONNX Runtime packs those for the graph itself and for loops in it alone.
+        Both declare as many outputs as `names` (None for a generated name), and may use all nodes written so far. They
+        must not multiply with weights: ONNX Runtime prepacks those only for the graph itself and its loops.
         """
         return self._branch(condition, self._inside("then", body), self._inside("else", otherwise), names)
 
     def where_asked(self, asked: str, body: Callable[["GraphWriter"], None], names: Sequence[str | None]) -> list[str]:
-        """`branch`, with empty outputs where nothing is asked."""
+        """Add a `branch` that runs `body` if `asked`, and has empty outputs otherwise."""
         inside = self._inside("then", body)
 
         def nothing(inner: GraphWriter) -> None:
@@ -301,11 +301,11 @@ class GraphWriter:
         return self.nodes("If", [condition], names, then_branch=then, else_branch=otherwise)
 
     def _inside(self, part: str, body: Callable[["GraphWriter"], None]) -> onnx.GraphProto:
-        """The graph that `body` writes, whose weights are kept out here."""
+        """Return the subgraph that `body` writes; its weights are stored in this graph."""
         inner = GraphWriter(f"{self._name}_{part}", self._weights, self.precision, self._file)
         inner._count, inner._tensors, inner._constants = self._count, self._tensors, self._constants
         inner._matrices = self._matrices
-        inner._values = dict(self._values)  # what is widened inside is not seen outside
+        inner._values = dict(self._values)  # values widened inside are not visible outside
         body(inner)
         return helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
 
@@ -314,14 +314,14 @@ class GraphWriter:
         path.write_bytes(self.content(told))
 
     def content(self, told: Mapping[str, str] | None = None) -> bytes:
-        """The checked graph. Raises onnx.checker.ValidationError on a graph that is none.
+        """Return the checked graph as bytes. Raises onnx.checker.ValidationError if the graph is invalid.
 
-        told: what the file says of itself, as metadata.
+        told: metadata of the file.
         """
         outside = [tensor for tensor in self._tensors if tensor.data_location == TensorProto.EXTERNAL]
         inside = [tensor for tensor in self._tensors if tensor.data_location != TensorProto.EXTERNAL]
         shapes = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in outside]
-        # Of shapes alone: checking copies whatever it is given.
+        # Check with shapes instead of weights, because checking copies its input.
         onnx.checker.check_model(self._model([*self._inputs, *shapes], inside), full_check=True)
         model = self._model(self._inputs, self._tensors)
         helper.set_model_props(model, dict(told or {}))
@@ -339,7 +339,7 @@ class GraphWriter:
 
 
 def external(name: str, values: NDArray[Any], file: WeightStore) -> onnx.TensorProto:
-    """An initializer whose numbers lie in `file`, where they are written to."""
+    """Return an initializer whose values are written to `file`."""
     stored: Stored = file.add(name, values)
     tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(values.dtype), dims=values.shape)
     tensor.data_location = TensorProto.EXTERNAL

@@ -1,8 +1,8 @@
-"""Graphs made from graphs: half precision run in float32.
+"""Rewrites half-precision graphs to run in float32.
 
-A processor without half-precision kernels runs such a graph node by node in float32, with each result rounded. That is
-what a GPU's kernels do, which add products up in float32 and round what they write. Nodes, weights and casts are those
-of the graph itself: a graph that rounds where it should not is seen to.
+A processor without half-precision kernels runs the rewritten graph in float32, and rounds the result of each node.
+GPU kernels do the same: they accumulate products in float32 and round what they write. Nodes, weights and casts are
+those of the original graph, so a graph that rounds in a wrong place is still detected.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ _HALVES: Final = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
 def rounded_graph(path: Path) -> bytes:
-    """The graph at `path` with float32 in place of half precision: of its inputs, its outputs, and between its nodes.
+    """Rewrite the graph at `path` with float32 instead of half precision for inputs, outputs and values in between.
 
-    What goes in has to be numbers that the graph's precision holds; what comes out are such numbers. Weights stay in
-    the file beside `path`, in their own type. Raises ValueError on a graph with graphs inside.
+    Inputs must be numbers that the graph's precision represents exactly; outputs are such numbers. Weights stay in
+    their file next to `path`, in their own type. Raises ValueError if a node contains a subgraph.
     """
     model = onnx.load(path, load_external_data=False)
     kinds = _half_values(model)
@@ -40,7 +40,7 @@ def rounded_graph(path: Path) -> bytes:
 
 
 def _half_values(model: onnx.ModelProto) -> dict[str, int]:
-    """The type of every value of half precision."""
+    """Return the type of every half-precision value."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     found = {tensor.name: tensor.data_type for tensor in inferred.initializer}
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
@@ -58,7 +58,7 @@ def _widened_weights(model: onnx.ModelProto, kinds: dict[str, int]) -> Iterator[
 
 
 def _rounded(node: onnx.NodeProto, kinds: dict[str, int], weights: set[str]) -> Iterator[onnx.NodeProto]:
-    """The node on float32 values, and the rounding of what it gives."""
+    """Yield the node on float32 values, and the nodes that round its results."""
     written = onnx.NodeProto()
     written.CopyFrom(node)
     written.ClearField("input")

@@ -1,4 +1,4 @@
-"""Torch modules that torch's own exporter writes well: to ONNX, compared through ONNX Runtime, and stored."""
+"""Exports torch modules with torch's own exporter: to ONNX, compared in ONNX Runtime, and stored."""
 
 import logging
 import warnings
@@ -20,12 +20,12 @@ from underpaint.export.store import Origin, draft_manifest, store_onnx
 from underpaint.runtime.engines.context import EngineContext
 
 MOST: Final = 1e-4
-"""The largest difference from the torch module that passes, in pixels of [-1, 1], class scores or logits."""
+"""Largest accepted difference from the torch module, in pixels of [-1, 1], class scores or logits."""
 BATCH: Final = Dim("B", min=1, max=1024)
 """The free first dimension."""
 _OPSET: Final = 20
 _LARGE: Final = 64
-"""Weights of fewer numbers stay in float32."""
+"""Weights with fewer values stay in float32."""
 
 
 def store_module(
@@ -39,7 +39,7 @@ def store_module(
     feed: str,
     cases: Mapping[str, Tensor],
 ) -> Manifest:
-    """Write `graph`, made of `module`, if it computes the same for every one of `cases`; `feed` is its input."""
+    """Write `graph`, exported from `module`, if both agree on all `cases`; `feed` is the name of its input."""
     one_thread = EngineContext(threads=1)
     draft = draft_manifest(name, kind, origin, settings)
     return store_onnx(graph, draft, folder, lambda path: compare_module(module, feed, cases, path, one_thread), MOST)
@@ -48,10 +48,10 @@ def store_module(
 def to_onnx(
     module: nn.Module, example: Tensor, feed: str, results: Sequence[str], free: Mapping[int, Any]
 ) -> onnx.ModelProto:
-    """An ONNX model whose input dimensions `free` may vary."""
+    """Export a module to an ONNX model whose input dimensions `free` may vary."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with torch.no_grad(), warnings.catch_warnings():  # nothing is traced backwards
-        # The exporter of torch 2.13 uses what other parts of torch have deprecated.
+    with torch.no_grad(), warnings.catch_warnings():  # no gradients are traced
+        # The exporter of torch 2.13 uses deprecated parts of torch.
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         program = torch.onnx.export(
@@ -77,7 +77,7 @@ def to_onnx(
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Drop what the exporter notes about the machine that it ran on."""
+    """Remove the exporter's notes about the machine that it ran on."""
     del model.metadata_props[:]
     model.graph.doc_string = ""
     for node in model.graph.node:
@@ -91,7 +91,7 @@ def _strip(model: onnx.ModelProto) -> None:
 
 
 def _store_halves(model: onnx.ModelProto) -> None:
-    """Store every weight that float16 can hold as float16 with a widening Cast, which engines fold when they load."""
+    """Store every weight that is exact in float16 as float16 with a widening Cast, which engines fold at load time."""
     casts = []
     for weight in list(model.graph.initializer):
         if weight.data_type != TensorProto.FLOAT:

@@ -1,4 +1,4 @@
-"""How far what a graph computes lies from what its module computes: errors and reports."""
+"""Measures how closely a graph matches its torch module: errors and reports."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from underpaint.models.decoder import Conditioner
 from underpaint.runtime.engines.context import EngineContext, open_session
 
 MOST: Final[Mapping[Precision, float]] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.1}
-"""The largest difference from torch in float32, on the same rounded weights, over max(1, largest expected)."""
+"""Largest accepted difference from torch in float32, with equal rounded weights, over max(1, largest expected)."""
 
 
 class Errors(NamedTuple):
@@ -25,13 +25,13 @@ class Errors(NamedTuple):
 
 
 class ErrorSum:
-    """The errors of one output, part by part: no more of it than a part is held."""
+    """Accumulates the errors of one output part by part, so that only one part is in memory at a time."""
 
     def __init__(self) -> None:
         self._largest, self._total, self._count, self._scale = 0.0, 0.0, 0, 1.0
 
     def add(self, found: NDArray[Any] | Tensor, expected: Tensor) -> None:
-        """Take in a part, a tensor where it stays on a device; infinite where shapes or finiteness differ."""
+        """Add a part, as an array or a tensor on any device; infinite if shapes differ or a value is not finite."""
         wanted = expected.detach().float().numpy()
         given = found.float().cpu().numpy() if isinstance(found, Tensor) else found.astype(np.float32)
         if given.shape != wanted.shape or not np.isfinite(given).all():
@@ -44,32 +44,32 @@ class ErrorSum:
         self._scale = max(self._scale, float(np.abs(wanted).max(initial=0.0)))
 
     def errors(self) -> Errors:
-        """Those of all parts together."""
+        """Return the errors over all parts."""
         return Errors(self._largest / self._scale, self._total / self._scale / max(1, self._count))
 
 
 def errors(found: NDArray[Any], expected: Tensor) -> Errors:
-    """Errors of one output; infinite where shapes or finiteness differ."""
+    """Errors of one output; infinite if shapes differ or a value is not finite."""
     held = ErrorSum()
     held.add(found, expected)
     return held.errors()
 
 
 class Parting(NamedTuple):
-    """Where greedy decoding first parts from torch: the cell, and how far torch's best two logits lie apart there."""
+    """The first cell where greedy decoding differs from torch, and the gap of torch's best two logits there."""
 
     cell: int
     margin: float
 
 
 class Report(NamedTuple):
-    """Errors by case and output; `parting` is None where greedy decoding draws the same picture."""
+    """Errors by case and output; `parting` is None if greedy decoding draws the same picture."""
 
     cases: Mapping[str, Mapping[str, Errors]]
     parting: Parting | None = None
 
     def worst(self) -> dict[str, float]:
-        """The largest error of every case."""
+        """Return the largest error of every case."""
         return {case: max(errors.largest for errors in found.values()) for case, found in self.cases.items()}
 
 
@@ -77,7 +77,7 @@ class Report(NamedTuple):
 def compare_module(
     module: nn.Module, feed: str, cases: Mapping[str, Tensor], path: Path, context: EngineContext | None = None
 ) -> Report:
-    """The graph at `path`, of one input `feed`, against its module in float32, output by output."""
+    """Compare the graph at `path`, whose input is `feed`, to its module in float32, output by output."""
     session, found = open_session(path, context or EngineContext()), {}
     names = [each.name for each in session.get_outputs()]
     for case, given in cases.items():
@@ -93,7 +93,7 @@ def compare_module(
 def compare_conditioner(
     conditioner: Conditioner, path: Path, seed: int = 0, context: EngineContext | None = None
 ) -> Report:
-    """A report on the graph at `path` that embeds a condition: random, absent and large features."""
+    """Compare the graph at `path` that embeds a condition: on random, absent and large features."""
     random = torch.randn(*conditioner.absent.shape, generator=torch.Generator().manual_seed(seed))
     cases = {"random": random, "absent": torch.zeros_like(random), "large": 3 * random}
     return compare_module(conditioner, "features", cases, path, context)

@@ -1,6 +1,6 @@
-"""The token distributions behind the logits, in the graph itself: row maths stay where the logits are.
+"""Computes token distributions from logits inside the graph.
 
-Read on the host, a pass over nine positions leaves as much work in softmax and top-k as a drafter's whole level.
+On the host, softmax and top-k for a pass over nine positions cost as much as a whole level of the drafter.
 """
 
 import numpy as np
@@ -20,9 +20,9 @@ from underpaint.export.graph import GraphWriter
 
 
 def write_probs(graph: GraphWriter, vocab_size: int, asked: str | None = None) -> None:
-    """Add the output `probs`, made of `logits`, and the inputs that say how. asked: a condition, where one is.
+    """Add the output `probs`, computed from `logits`, and the sampling inputs. asked: optional condition for it.
 
-    The inputs are `artifacts.decoder_graph.SAMPLING_INPUTS`; `algos.rows.sampling_probs` is what this computes.
+    The inputs are `artifacts.decoder_graph.SAMPLING_INPUTS`; the graph computes `algos.rows.sampling_probs`.
     """
     graph.inputs(SAMPLING_INPUTS)
     graph.output(PROBS, "float32", ["T", vocab_size])
@@ -37,7 +37,7 @@ def write_probs(graph: GraphWriter, vocab_size: int, asked: str | None = None) -
 
 
 def probability_rows(graph: GraphWriter, logits: str, vocab_size: int, name: str | None = None) -> str:
-    """The distributions [R, V] of `logits` [B, R, V], by the inputs that `write_probs` declares."""
+    """Return the distributions [R, V] of `logits` [B, R, V], with the inputs that `write_probs` declares."""
     flat = graph.node("MatMul", [GUIDANCE_MIX, graph.node("Reshape", [logits, graph.integers(0, -1)])])
     rows = graph.node("Mul", [graph.node("Reshape", [flat, graph.integers(-1, vocab_size)]), INVERSE_TEMPERATURE])
     best, _ = graph.nodes("TopK", [rows, TOP_K], [None, None])
@@ -56,7 +56,7 @@ def probability_rows(graph: GraphWriter, logits: str, vocab_size: int, name: str
 
 
 def _nucleus(graph: GraphWriter, probs: str) -> str:
-    """`probs` [R, V] without what lies below the likeliest tokens of mass `top_p`, as `algos.rows` has it."""
+    """`probs` [R, V] reduced to the most likely tokens with mass `top_p`, as in `algos.rows`."""
     one = graph.integers(1)
     falling, _ = graph.nodes("TopK", [probs, graph.size(probs, 1)], [None, None])
     before = graph.node("CumSum", [graph.to_double(falling), graph.constant(np.array(1))], exclusive=1)
@@ -72,7 +72,7 @@ def _nucleus(graph: GraphWriter, probs: str) -> str:
 
 
 def _counted(graph: GraphWriter, chosen: str) -> str:
-    """[R, 1] how many of each row are chosen."""
+    """Return the number of chosen values in each row, [R, 1]."""
     return graph.node("ReduceSum", [graph.to_integer(chosen), graph.integers(-1)], keepdims=1)
 
 

@@ -1,4 +1,4 @@
-"""Export what works between two resolutions: token samplers and the super-resolution network."""
+"""Exports networks that convert between two resolutions: token samplers and the super-resolution network."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,7 +29,7 @@ from underpaint.zoo.resolutions import between as ends_between
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What a checkpoint was trained between: two grids, and the tokenizer whose `codebook_name` is `codebook`."""
+    """The two grids of a checkpoint, and its tokenizer, whose `codebook_name` is `codebook`."""
 
     low: tuple[int, int]
     high: tuple[int, int]
@@ -38,13 +38,13 @@ class Between:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Between":
-        """Read the pair from a checkpoint's config."""
+        """Read the grids, codebook and losses from a checkpoint's config."""
         low, high = ((int(height), int(width)) for height, width in (config["low"], config["high"]))
         return cls(low, high, str(config["codebook"]), dict(config.get("losses", {})))
 
 
 class Cases(NamedTuple):
-    """What a network is compared on: the names of its input and its output, and inputs by case."""
+    """Inputs to compare a network on: names of its input and output, and the inputs by case."""
 
     feed: str
     result: str
@@ -62,7 +62,7 @@ def export_between(
 ) -> Manifest:
     """Write a token sampler or a super-resolution network; its weights are rounded in place.
 
-    The tokenizer `vq` must be the one that it was trained with, and the one that `held` holds; ValueError otherwise.
+    The tokenizer `vq` must be the one that it was trained with, and the one in the folder `held`; else ValueError.
     """
     settings = _settings(name, between, vq, held)
     round_to_half(model)
@@ -77,7 +77,7 @@ def store_between(
     folder: Path,
     origin: Origin,
 ) -> Manifest:
-    """Write a network as it is, if its graph computes the same. settings: see `settings_of`."""
+    """Write a network without changing it, if its graph computes the same. settings: see `settings_of`."""
     kind, plain_settings, model = "superres", dict(settings), model.eval()
     if isinstance(model, TokenSampler):
         kind = f"{model.config.direction}sampler"
@@ -88,7 +88,7 @@ def store_between(
 
 
 def cases_of(model: TokenSampler | SuperResolution) -> Cases:
-    """Random and adversarial inputs."""
+    """Random and adversarial inputs for a network."""
     generator = torch.Generator().manual_seed(0)
     if isinstance(model, TokenSampler):
         config = model.config
@@ -113,7 +113,7 @@ def _graph(model: TokenSampler | SuperResolution, cases: Cases) -> onnx.ModelPro
 
 
 def settings_of(between: Between, folder: Path) -> dict[str, Any]:
-    """What the manifest of every network says, beside the tokenizer that `folder` holds."""
+    """Manifest settings that all networks share, for the tokenizer in `folder`."""
     return {
         "low": list(between.low),
         "high": list(between.high),
@@ -123,7 +123,7 @@ def settings_of(between: Between, folder: Path) -> dict[str, Any]:
 
 
 def require_tokenizer(name: str, between: Between, vq: VQModel, whose: str) -> None:
-    """Raise ValueError unless `vq`, which `whose` says in words, is what a network was trained with."""
+    """Raise ValueError unless `vq` is the tokenizer that a network was trained with; `whose` is for the message."""
     if between.codebook != codebook_name(vq):
         raise ValueError(
             f"{name}: trained with the tokenizer {between.codebook[:12]}, {whose} {codebook_name(vq)[:12]}; "
@@ -132,7 +132,7 @@ def require_tokenizer(name: str, between: Between, vq: VQModel, whose: str) -> N
 
 
 def _settings(name: str, between: Between, vq: VQModel, folder: Path) -> dict[str, Any]:
-    """`settings_of`, after a look at both tokenizers."""
+    """`settings_of`, after checks of both tokenizers."""
     require_tokenizer(name, between, vq, "the runs hold")
     held = read_codebook(folder)
     round_to_half(vq)
@@ -144,25 +144,25 @@ def _settings(name: str, between: Between, vq: VQModel, folder: Path) -> dict[st
 
 KIND: Final = "sampler"
 PRECISIONS: Final = ("fp32", "fp16")
-"""Of weights; these networks compute in float32, whose argmax they are asked for."""
+"""Precisions of the weights; these networks compute in float32, because their argmax is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A network of a checkpoint, rounded to the precision asked for, and what it was trained between."""
+    """A network of a checkpoint, rounded to the requested precision, and what it converts between."""
 
     checkpoint: Path
     network: TokenSampler | SuperResolution
     between: Between
     name: str
-    """Without the sides."""
+    """Name without the sides."""
     training: Mapping[str, object]
 
 
 def load_trained(checkpoint: Path, precision: str) -> Trained:
-    """A checkpoint of `underpaint train sampler` or `superres`.
+    """Load a checkpoint of `underpaint train sampler` or `superres`.
 
-    Raises FileNotFoundError; CheckpointError on any other checkpoint; ValueError on a precision of none of these.
+    Raises FileNotFoundError; CheckpointError for any other checkpoint; ValueError for an unsupported precision.
     """
     if precision not in PRECISIONS:
         raise ValueError(
@@ -189,7 +189,7 @@ def load_trained(checkpoint: Path, precision: str) -> Trained:
 
 
 def _name(checkpoint: Path, direction: str, between: Between) -> str:
-    """What a token sampler is called, by its direction and the losses that trained it."""
+    """Return the name of a token sampler, from its direction and its training losses."""
     for name, (way, losses) in TRAINED_BY.items():
         if way == direction and asdict(LOSSES[losses]) == between.losses:
             return name
@@ -199,9 +199,9 @@ def _name(checkpoint: Path, direction: str, between: Between) -> str:
 
 
 def export_trained(trained: Trained, precision: str, held: Path, aside: Path, told: Origin) -> Manifest:
-    """Write a network into `aside`, for the tokenizer that the export folder `held` has. told: what it is made from.
+    """Write a network into `aside`, for the tokenizer of the export folder `held`. told: origin of the network.
 
-    Raises ManifestError where it has none, and ValueError where it has another than the network was trained with.
+    Raises ManifestError if `held` has no usable tokenizer; ValueError if it is not the one from training.
     """
     name, between = trained.name, trained.between
     if "vq_decoder" not in names(held):

@@ -1,4 +1,4 @@
-"""Write model files, their weights and their manifests: aside, checked, then put in place together with the index."""
+"""Writes model files with weights and manifests: to a staging folder, checked, then moved together with the index."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences i
 PACKAGES: Final = ("torch", "onnx", "onnxruntime", "numpy")
 _ASIDE: Final = ".export."
 _LEAST_WEIGHT: Final = 16
-"""Floating constants of fewer numbers are no weights: an epsilon, a scale."""
+"""Floating-point constants with fewer numbers are not weights but, for example, an epsilon or a scale."""
 
 
 class ParityError(ValueError):
@@ -36,10 +36,10 @@ class ParityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where weights come from: `source` in words, `recipe` the command that trains and exports them, `licence`.
+    """The origin of weights: `source` in words, `recipe` (the command that trains and exports them), `licence`.
 
-    training: how they were really trained, as the checkpoint tells it (`models.checkpoints.story`). export: of a
-    published checkpoint, what it was exported from.
+    training: how they were trained, from the checkpoint (`models.checkpoints.story`). export: for a published
+    checkpoint, what it was exported from.
     """
 
     source: str
@@ -50,21 +50,21 @@ class Origin:
 
 
 Differences = Mapping[str, float]
-"""Largest absolute difference by case, each divided by max(1, largest absolute value expected)."""
+"""Largest absolute difference by case, each divided by max(1, largest expected absolute value)."""
 
 
 @contextmanager
 def staged(folder: Path, family: str | None = None, sampling_params: SamplingParams | None = None) -> Iterator[Path]:
-    """A folder beside the models of `folder` whose files move among them at the end, with a new index, all or none.
+    """Yield a staging folder whose files are moved into `folder` at the end with a new index: all of them, or none.
 
-    family, sampling_params: for the index, see `artifacts.model_index.build_index`. Raises ManifestError where the
-    models would not belong together; OSError, as for a full disk; FolderInUse where another process works in it. In
-    every case `folder` stays as it was.
+    family, sampling_params: for the index, see `artifacts.model_index.build_index`. Raises ManifestError if the
+    models do not belong together; OSError, for example for a full disk; FolderInUse if another process works in the
+    folder. After any error `folder` is unchanged.
     """
     made = not folder.exists()
     try:
         with held(folder):
-            for left in folder.glob(f"{_ASIDE}*"):  # of an export that was killed: no other is at work here
+            for left in folder.glob(f"{_ASIDE}*"):  # left by a killed export: no other export is running here
                 shutil.rmtree(left, ignore_errors=True)
             with _moved_into(folder, family, sampling_params) as aside:
                 yield aside
@@ -79,7 +79,7 @@ def _moved_into(folder: Path, family: str | None, sampling_params: SamplingParam
     try:
         yield aside
         _write_index_of_both(folder, aside, family, sampling_params)
-        # Manifests last: a model without its manifest is not found, one with a wrong manifest is refused.
+        # Manifests last: a model without its manifest is not found, and one with a wrong manifest is refused.
         for file in sorted(aside.iterdir(), key=lambda file: (file.suffix == ".json", file.name == INDEX)):
             os.replace(file, folder / file.name)
     except OSError as error:
@@ -91,7 +91,7 @@ def _moved_into(folder: Path, family: str | None, sampling_params: SamplingParam
 
 
 def _write_index_of_both(folder: Path, aside: Path, family: str | None, sampling_params: SamplingParams | None) -> None:
-    """Write into `aside` the index of what `folder` will hold, which its manifests and names of files decide."""
+    """Write into `aside` the index of the future `folder`, based on its manifests and file names."""
     with TemporaryDirectory() as made:
         both = Path(made)
         for file in (*folder.iterdir(), *aside.iterdir()):
@@ -101,7 +101,7 @@ def _write_index_of_both(folder: Path, aside: Path, family: str | None, sampling
 
 
 def require_parity(name: str, differences: Differences, most: float) -> None:
-    """Raise ParityError unless every difference is a number of at most `most`."""
+    """Raise ParityError unless every difference is a number no larger than `most`."""
     wrong = {case: found for case, found in differences.items() if not found <= most}
     if wrong or not differences:
         raise ParityError(
@@ -114,8 +114,8 @@ def store_onnx(
 ) -> Manifest:
     """Write `<name>.onnx`, its weights and `<name>.json` into `folder` if the graph passes `compare`.
 
-    draft: the manifest so far. compare: reports on the file at a path. most: the largest that passes.
-    Raises ParityError; `folder` is one of `staged`, which is given up then.
+    draft: the manifest so far. compare: reports on the file at a path. most: largest accepted difference.
+    Raises ParityError; `folder` is a folder of `staged`, which is then discarded.
     """
     path = folder / f"{draft.name}.onnx"
     externalize(model, path)
@@ -125,7 +125,7 @@ def store_onnx(
 
 
 def externalize(model: onnx.ModelProto, path: Path) -> None:
-    """Write `model` to `path` and its floating weights to `<name>.safetensors` beside it; `model` is changed."""
+    """Write `model` to `path` and its floating-point weights to `<name>.safetensors` there; changes `model`."""
     room = header_room(tensor.name for tensor in model.graph.initializer)
     with WeightFile(path.with_suffix(SUFFIX), room) as file:
         for tensor in model.graph.initializer:
@@ -137,14 +137,14 @@ def externalize(model: onnx.ModelProto, path: Path) -> None:
 
 
 def store_bytes(content: bytes, suffix: str, draft: Manifest, folder: Path, shapes: Mapping[str, Any]) -> Manifest:
-    """Write `<name><suffix>` and its manifest into `folder`: data that no graph computes."""
+    """Write `<name><suffix>` and its manifest into `folder`, for data that is not a graph."""
     path = folder / f"{draft.name}{suffix}"
     path.write_bytes(content)
     return finish(draft, path, {}, shapes)
 
 
 def draft_manifest(name: str, kind: str, origin: Origin, settings: Mapping[str, Any]) -> Manifest:
-    """A manifest that lacks what only the file can tell."""
+    """Return a manifest without the fields that are read from the file."""
     return Manifest(
         *(name, kind, "", "", 0, origin.source, origin.licence, origin.recipe, dict(settings)),
         training=dict(origin.training),
@@ -160,9 +160,9 @@ def finish(
     shared: Path | None = None,
     matrices: Literal["scaled_rows"] | None = None,
 ) -> Manifest:
-    """Write the manifest of the model at `path`: file, size, hash, weights, shapes, versions and parity filled in.
+    """Write the manifest of the model at `path`; fills in file, size, hash, weights, shapes, versions and parity.
 
-    shared: the file of its weights, where it is one that several graphs point into. matrices: see `WeightsEntry`.
+    shared: the weights file, if several graphs share it. matrices: see `WeightsEntry`.
     """
     held = shared or path.with_suffix(SUFFIX)
     weights = WeightsEntry(held.name, held.stat().st_size, digest(held), matrices) if held.is_file() else None

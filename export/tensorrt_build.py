@@ -1,8 +1,8 @@
-"""Build TensorRT plans of an export folder, with `tensorrt` or with `tensorrt_rtx`: one build code, two packages.
+"""Builds TensorRT plans of an export folder, with the package `tensorrt` or `tensorrt_rtx` by the same code.
 
-Precision is the graph's own: networks are strongly typed. A plan holds no weights; it takes any number of rows in its
-range. Each of its optimisation profiles has a fixed number of new positions, so that one captured CUDA graph serves
-every cycle.
+Networks are strongly typed, so they use the graph's own precision. A plan contains no weights and supports any number
+of rows in its range. Each of its optimisation profiles has a fixed number of new positions, so that one captured CUDA
+graph serves every cycle.
 """
 
 import json
@@ -24,17 +24,17 @@ from underpaint.zoo.load import Located, locate, names
 from underpaint.zoo.load import manifest as read_manifest
 
 KINDS: Final = ("target", "drafter")
-"""What the runtime opens on TensorRT. Conditions and pictures run on ONNX Runtime, whatever runs the decoders."""
+"""Kinds of models that run on TensorRT. Conditions and pictures always run on ONNX Runtime."""
 _WORKSPACE_BYTES: Final = 4 << 30
 
 Profile: TypeAlias = Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
-"""Input shapes of one optimisation profile: least, best and most, by input."""
+"""Input shapes of one optimisation profile: smallest, best and largest, by input."""
 
 
 def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
-    """The targets and drafters of `folder`, or those of them in `only`, each read and hashed once, as it is asked for.
+    """The targets and drafters of `folder`, or those in `only`; each is read and hashed once, when it is requested.
 
-    Raises EngineError where there is none, or not one that is named; ManifestError on damage.
+    Raises EngineError if there is none or a named one is missing; ManifestError if files are damaged.
     """
     known = [name for name in names(folder) if read_manifest(name, folder).kind in KINDS]
     unknown = sorted(set(only) - set(known))
@@ -47,10 +47,10 @@ def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
 
 
 class EngineBuilder(NamedTuple):
-    """A TensorRT package, the backend's name for it, and what it builds for.
+    """A TensorRT package, the name of its backend, and the target of its plans.
 
     gpu: the name of this machine's GPU, which plans are then tied to. version_compatible: whether later versions of
-    the package run the plans.
+    the package can run the plans.
     """
 
     module: ModuleType
@@ -61,9 +61,9 @@ class EngineBuilder(NamedTuple):
     def write(
         self, folder: Path, graph: bytes, profiles: list[Profile], record: EngineRecord
     ) -> tuple[Path, EngineRecord]:
-        """Build a graph's plan and write it into `folder` with its record, whose bytes and hash are filled in.
+        """Build a graph's plan and write it into `folder` with its record; fills in the record's size and hash.
 
-        Raises EngineError with what the parser or the builder said.
+        Raises EngineError with the messages of the parser or the builder.
         """
         timing = timing_file(self.backend, self.module, self.gpu)
         content = self.build(graph, profiles, record.model, record.precision, timing)
@@ -75,19 +75,19 @@ class EngineBuilder(NamedTuple):
 
         Args:
             graph: An ONNX model whose weights are inputs.
-            profiles: Shapes of the inputs that have none.
-            name: What messages call it.
-            precision: Of the graph's weights.
-            timing: The cache of measured kernels, read and written where the package has one.
+            profiles: Input shapes of each optimisation profile.
+            name: Name for messages.
+            precision: Precision of the graph's weights.
+            timing: Cache file of measured kernels; read and written if the package has such a cache.
 
         Raises:
-            EngineError: What the parser or the builder said.
+            EngineError: An error of the parser or the builder.
         """
         module, said = self.module, list[str]()
         logger = _logger(module, said.append)
         builder = module.Builder(logger)
         flag = module.NetworkDefinitionCreationFlag
-        # TensorRT 11 knows strong typing only; before it, and in RTX, it is a flag.
+        # TensorRT 11 has only strong typing; earlier versions and RTX have a flag for it.
         network = builder.create_network(1 << int(flag.STRONGLY_TYPED) if hasattr(flag, "STRONGLY_TYPED") else 0)
         parser = module.OnnxParser(network, logger)
         if not parser.parse(graph):
@@ -97,34 +97,34 @@ class EngineBuilder(NamedTuple):
         config = builder.create_builder_config()
         config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
         if precision == "fp32":
-            # On by default: products would keep 10 bits of each factor. In half precision no factor has more.
+            # TF32 is on by default and keeps 10 bits of each factor; half-precision factors have no more.
             config.clear_flag(module.BuilderFlag.TF32)
         if self.version_compatible:
             config.set_flag(module.BuilderFlag.VERSION_COMPATIBLE)
-            if self.backend == RTX:  # its package has no lean runtime to put into the plan
+            if self.backend == RTX:  # its package has no lean runtime to include in the plan
                 config.set_flag(module.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
         for profile in profiles:
             made = builder.create_optimization_profile()
             for each, shapes in profile.items():
                 made.set_shape(each, *shapes)
             config.add_optimization_profile(made)
-        measured = self.backend != RTX  # RTX measures when it first runs, and has no cache here
+        measured = self.backend != RTX  # RTX measures at the first run, and has no cache here
         if measured:
             _take_measured(config, timing)
         built = builder.build_serialized_network(network, config)
         if built is None:
             raise EngineError(f"{name}: {module.__name__} could not build it: {'; '.join(said[-3:])}")
         if measured:
-            with suppress(OSError):  # the plan is built; the next build measures again
+            with suppress(OSError):  # the plan is built; without the cache, the next build measures again
                 timing.parent.mkdir(parents=True, exist_ok=True)
                 write_beside(timing, bytes(config.get_timing_cache().serialize()))
         return bytes(built)
 
 
 def _set_attention(network: Any, module: ModuleType) -> None:
-    """Say of every attention what the parser leaves out: how many places are read, and that float32 may decompose.
+    """Set in every attention what the parser omits: the number of places to read, and that it may decompose.
 
-    Fused kernels are for half precision alone; where one fits, it is taken all the same.
+    Fused kernels exist only for half precision; if one fits, it is used anyway.
     """
     inputs = {network.get_input(index).name: network.get_input(index) for index in range(network.num_inputs)}
     if READ_PLACES not in inputs:
@@ -138,9 +138,9 @@ def _set_attention(network: Any, module: ModuleType) -> None:
 
 
 def position_counts(config: DecoderConfig, buckets: tuple[int, ...]) -> tuple[int, ...]:
-    """New positions of the profiles: every bucket, at most a whole image, and the prefill.
+    """Numbers of new positions of the profiles: every bucket (at most a whole image), and the prefill.
 
-    Where lines end in tokens of their own, which a pass over as many nodes may all bring, also twice the largest.
+    If lines have end tokens, also twice the largest bucket, because each node of a pass may bring one.
     """
     lines = 0 if config.eol_id is None else config.eol_tokens
     most = (2 * max(buckets),) if lines else ()
@@ -149,21 +149,21 @@ def position_counts(config: DecoderConfig, buckets: tuple[int, ...]) -> tuple[in
 
 
 def timing_file(backend: str, module: ModuleType, gpu: str) -> Path:
-    """Where measured kernels are kept: in the user's cache folder, by package, version and GPU."""
+    """Return the file of measured kernels in the user's cache folder, by package, version and GPU."""
     named = sha256(json.dumps([backend, module.__version__, gpu]).encode()).hexdigest()[:16]
     return user_cache_folder() / "timing" / f"{backend}-{named}.cache"
 
 
 def _take_measured(config: Any, timing: Path) -> None:
-    """Let the builder take kernels from the file where they were measured on this GPU, else begin anew."""
+    """Reuse the measured kernels of the file if they are for this GPU, else start an empty cache."""
     for content in (timing.read_bytes() if timing.is_file() else b"", b""):
         cache = config.create_timing_cache(content)
-        if cache is not None and config.set_timing_cache(cache, False):  # False: another device's is refused
+        if cache is not None and config.set_timing_cache(cache, False):  # False: refuse another device's cache
             return
 
 
 def _logger(module: ModuleType, keep: Callable[[str], None]) -> Any:
-    """A logger that keeps warnings and errors, to be told only where something fails."""
+    """Return a logger that passes warnings and errors to `keep`, to report them if something fails."""
     base = module.ILogger
 
     def start(self: Any) -> None:

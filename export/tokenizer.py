@@ -1,4 +1,4 @@
-"""A published tokenizer in the precision asked for: its two graphs, its codebook, and the neighbours of each code."""
+"""Exports a published tokenizer in a requested precision: two graphs, its codebook, and neighbours of each code."""
 
 import copy
 import io
@@ -36,16 +36,16 @@ from underpaint.runtime.engines.context import EngineContext
 from underpaint.zoo.load import manifest, names, read_codebook
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05}
-"""The largest difference from torch in float32 that passes, over max(1, largest expected)."""
+"""Largest accepted difference from torch in float32, over max(1, largest expected)."""
 HALVES: Final = ("vq_decoder", "vq_encoder")
 
 
 def export_published_tokenizer(
     model: VQModel, precision: Precision, neighbours: int, folder: Path, origin: Origin
 ) -> tuple[Manifest, ...]:
-    """Write `vq_decoder`, `vq_encoder`, `codebook` and `neighbours` (so many a code) into `folder`.
+    """Write `vq_decoder`, `vq_encoder`, `codebook` and `neighbours` (this many per code) into `folder`.
 
-    model: in float32, its weights rounded to `precision` already. Raises ParityError, or ValueError on bfloat16.
+    model: in float32, with weights already rounded to `precision`. Raises ParityError; ValueError for bfloat16.
     """
     require_runnable(precision)
     model.eval()
@@ -62,14 +62,14 @@ def export_published_tokenizer(
 def compare_tokenizer(
     model: VQModel, precision: Precision, paths: Mapping[str, Path], context: EngineContext | None = None
 ) -> dict[str, Report]:
-    """Reports on the graphs at `paths` (by name, of `HALVES`) of a tokenizer in float32."""
+    """Compare the graphs at `paths` (by name in `HALVES`) with a float32 tokenizer."""
     require_runnable(precision)
     compared = _comparisons(model.eval())
     return {name: compared[name](path, context) for name, path in paths.items()}
 
 
 def require_runnable(precision: Precision) -> None:
-    """Raise ValueError on a precision that no engine draws pictures in: ONNX Runtime's CPU provider has no bfloat16."""
+    """Raise ValueError for a precision in which no engine decodes pictures: ONNX Runtime's CPU has no bfloat16."""
     if precision not in TOKENIZER_MOST:
         raise ValueError(
             f"--precision {precision}: expected {' or '.join(TOKENIZER_MOST)} of a tokenizer, which ONNX Runtime runs "
@@ -87,7 +87,7 @@ def _comparisons(model: VQModel) -> dict[str, partial[Report]]:
 
 
 def store_codes(codebook: NDArray[np.float32], neighbours: int, folder: Path, origin: Origin) -> tuple[Manifest, ...]:
-    """Write `codebook` [V, E] and `neighbours`, so many nearest codes of each, as compact integers."""
+    """Write `codebook` [V, E] and `neighbours`, the nearest codes of each code as compact integers."""
     size, count = codebook.shape[0], neighbours
     near = nearest_codes(codebook, count).astype(np.uint16 if size <= 1 << 16 else np.uint32)
     written = []
@@ -103,19 +103,19 @@ def store_codes(codebook: NDArray[np.float32], neighbours: int, folder: Path, or
 
 
 class _Wide(nn.Module):
-    """Runs `part` in float32 among neighbours of another type."""
+    """Runs `part` in float32 between layers of another type."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.part = part
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Keep the type of `hidden`."""
+        """Run the part; the result has the type of `hidden`."""
         return call(self.part, hidden.float()).to(hidden.dtype)
 
 
 class _Cast(nn.Module):
-    """To another type."""
+    """Casts to another type."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -126,10 +126,10 @@ class _Cast(nn.Module):
 
 
 def narrowed(model: VQModel, precision: Precision) -> VQModel:
-    """A copy of a float32 tokenizer whose convolutions compute in `precision`; what it takes and gives stays float32.
+    """Return a copy of a float32 tokenizer whose convolutions compute in `precision`; inputs and outputs stay float32.
 
-    Group norms and attention, which add up more numbers than float16 can hold the sum of, stay in float32, and so do
-    the latents and their products with the codebook, whose near-ties a rounding would decide.
+    Group norms and attention stay in float32, because their sums exceed float16. So do the latents and their products
+    with the codebook, because rounding would decide their near-ties.
     """
     dtype = PRECISIONS[precision]
     found = copy.deepcopy(model)
@@ -147,7 +147,7 @@ def narrowed(model: VQModel, precision: Precision) -> VQModel:
 
 
 def _narrow(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the convolutions below `module` in place, and wrap what has to stay in float32."""
+    """Convert the convolutions below `module` in place, and wrap the parts that must stay in float32."""
     for name, part in module.named_children():
         if isinstance(part, nn.GroupNorm | AttentionBlock):
             setattr(module, name, _Wide(part))
@@ -158,18 +158,18 @@ def _narrow(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 CHAMELEON_CODES: Final = "model.vqmodel.quantize.embedding.weight"
-"""The codebook in a Chameleon checkpoint, beside the language model."""
+"""Name of the codebook in a Chameleon checkpoint, which also contains the language model."""
 _ROUNDING: Final = 2.0**-7
-"""How far apart one number lies in two precisions, over its size: two roundings to bfloat16."""
+"""Largest relative difference of one number in two precisions: two roundings to bfloat16."""
 _LEAST: Final = 1e-6
 _OTHER: Final = {"chameleon": "vq_decoder", "chameleon-vq": "target"}
-"""The model whose codes a kind must share."""
+"""The model that must have the same codes, by kind."""
 
 
 def codebook_of(loaded: Published) -> NDArray[np.float32] | None:
-    """The codebook [V, E] that a checkpoint holds; None for a target that comes without.
+    """Return the codebook [V, E] in a checkpoint; None for a target without one.
 
-    Raises CheckpointError where a Chameleon's codebook and its vocabulary differ in size.
+    Raises CheckpointError if the sizes of a Chameleon's codebook and vocabulary differ.
     """
     if loaded.vq is not None:
         return plain(loaded.vq.quantize.codebook)
@@ -185,9 +185,9 @@ def codebook_of(loaded: Published) -> NDArray[np.float32] | None:
 
 
 def require_same_codes(loaded: Published, folder: Path) -> None:
-    """Raise CheckpointError where a Chameleon's target and its tokenizer, one of them in `folder`, differ in codes.
+    """Raise CheckpointError if the codes of a Chameleon's target and tokenizer differ; one of them is in `folder`.
 
-    Numbers of codes are compared, and codebooks where both are known: equal up to the rounding of their precisions.
+    Compares the numbers of codes, and the codebooks if both are known: equal up to the rounding of their precisions.
     """
     other = _OTHER.get(loaded.kind)
     known = names(folder) if folder.is_dir() else ()

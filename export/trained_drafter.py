@@ -1,4 +1,4 @@
-"""A drafter for the target of an exported folder: opened in torch to be trained, then exported into the folder."""
+"""Opens the target of an exported folder in torch to train a drafter for it, and exports the drafter."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from underpaint.training.drafter import begun_drafter
 
 
 class ExportedTarget(NamedTuple):
-    """The target of a folder as a live model, and a drafter that starts with its last norm."""
+    """The target of a folder as a live model, and a new drafter that starts with the target's last norm."""
 
     folder: Path
     pipeline: LivePipeline
     drafter: Decoder
 
     def export(self, recipe: str) -> None:
-        """Write the drafter into the folder, whose index then names it. recipe: the command that trained it."""
+        """Write the drafter into the folder and its index. recipe: the command that trained it."""
         origin = Origin("a drafter of this folder's target, on pictures that it drew", recipe)
         form = GraphFormat(self.pipeline.live.decoder.precision)
         with staged(self.folder) as aside:
@@ -35,10 +35,10 @@ class ExportedTarget(NamedTuple):
 
 
 def open_exported(folder: Path, device: str) -> ExportedTarget:
-    """The target of a folder that `underpaint export` wrote, on a torch device.
+    """Open the target of a folder written by `underpaint export` on a torch device.
 
     Raises:
-        ValueError: The folder holds a drafter already, or its target is not conditioned on a table of its own.
+        ValueError: The folder already has a drafter, or its target is not conditioned on its own table.
     """
     models = Pipeline.open(folder, backend=DEVICE)
     if models.entry.drafter is not None:

@@ -1,4 +1,4 @@
-"""Export checkpoints that were trained here into a folder of models: `underpaint export` without --kind."""
+"""Exports checkpoints trained by this project into a folder of models: `underpaint export` without --kind."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -39,9 +39,9 @@ _CHECKPOINT: Final = "checkpoint.pt"
 
 
 class Folders(NamedTuple):
-    """Where an export reads and writes: runs of the recipes, the folder's models, and where new files go at first.
+    """The folders of an export: training runs, the models of the output folder, and the staging folder.
 
-    report: hears how far the art is, which one of the exports needs.
+    report: callback for the progress of loading the art, which one of the exports needs.
     """
 
     runs: Path
@@ -50,28 +50,28 @@ class Folders(NamedTuple):
     report: Report
 
     def checkpoint(self, name: str) -> Path:
-        """The checkpoint of a run."""
+        """Return the checkpoint file of a run."""
         return _run(self.runs, name)
 
     def holding(self, file: str) -> Path:
-        """Of the two folders of models the one that holds `file`, the new one first."""
+        """Return the folder that contains `file`: the staging folder, else the output folder."""
         return self.aside if (self.aside / file).is_file() else self.held
 
     def origin(self, what: str, checkpoint: Path, kind: str, train: str = "world") -> Origin:
-        """Of a run's models. what: what is exported; train: what follows `underpaint train` to make the run."""
+        """Return the origin of a run's models. what: the export's name; train: the arguments of `underpaint train`."""
         told = story(read(checkpoint, kind))
         return Origin(_SOURCE, f"underpaint train {train} && underpaint export {what}", training=told)
 
 
 class Exported(NamedTuple):
-    """One thing to export. runs: names of those that it reads; write: what does it."""
+    """One possible export. runs: names of the runs that it reads; write: the function that writes it."""
 
     runs: tuple[str, ...]
     write: Callable[[Folders], tuple[Manifest, ...]]
 
 
 _Sides: TypeAlias = tuple[int, int]
-"""A low and a high side in pixels."""
+"""The low and the high side in pixels."""
 
 
 def _run(runs: Path, name: str) -> Path:
@@ -81,7 +81,7 @@ def _run(runs: Path, name: str) -> Path:
 def _write_target(
     folders: Folders, name: str = "target", run: str = "guided", eight_bits: bool = False
 ) -> tuple[Manifest, ...]:
-    """One graph a grid that the target was trained for; ValueError on a target of one grid."""
+    """Write one graph per grid that the target was trained for; raises ValueError for a single-grid target."""
     path = folders.checkpoint(run)
     side_words = {side: side_word_id(side) for side in _sides_of(path, "target")}
     origin = folders.origin(name, path, "target")
@@ -89,17 +89,17 @@ def _write_target(
 
 
 def _write_drafter(folders: Folders, eight_bits: bool = True) -> tuple[Manifest, ...]:
-    """One graph a grid that the drafter was trained for; ValueError on a drafter of one grid."""
+    """Write one graph per grid that the drafter was trained for; raises ValueError for a single-grid drafter."""
     path, target = folders.checkpoint("drafter"), load_target(folders.checkpoint("guided"))
     sides = _sides_of(path, "drafter")
-    round_to_scaled_rows(target)  # the target that is drawn with is the rounded one
+    round_to_scaled_rows(target)  # pictures are drawn with the rounded target
     origin = folders.origin("drafter" if eight_bits else FLOAT_DRAFTER, path, "drafter")
     drafter = load_drafter(path, target.decoder)
     return export_shared_drafter(drafter, sides, STRIDE, folders.aside, origin, eight_bits)
 
 
 def _sides_of(path: Path, kind: str) -> list[int]:
-    """The sides in pixels that a target or drafter of several grids was trained for; ValueError on one of one grid."""
+    """Sides in pixels that a target or drafter was trained for; raises ValueError if it has a single grid."""
     grids = read(path, kind)["config"].get("grids")
     if not isinstance(grids, list | tuple) or not grids:
         raise ValueError(
@@ -115,7 +115,7 @@ def _write_tokenizer(folders: Folders) -> tuple[Manifest, ...]:
 
 
 def _made_by(network: str, sides: _Sides) -> str:
-    """What follows `underpaint train` to make a network between two sides: a stage of the world, or a recipe."""
+    """Return the `underpaint train` arguments for a network between two sides: the stage `world`, or a recipe."""
     return "world" if world_stage(network, sides) else recipe_of(network, sides)
 
 
@@ -154,7 +154,7 @@ def _write_judge(folders: Folders) -> tuple[Manifest, ...]:
 def _write_reference(folders: Folders) -> tuple[Manifest, ...]:
     path = folders.checkpoint("judge")
     judge = load_judge(path)
-    fold_norms(judge)  # the judge that ships is the folded, rounded one
+    fold_norms(judge)  # the shipped judge is folded and rounded
     round_to_half(judge)
     origin = folders.origin("judge_reference", path, "judge")
     sheet = TexturedPictures(report=folders.report).sheet
@@ -162,7 +162,7 @@ def _write_reference(folders: Folders) -> tuple[Manifest, ...]:
 
 
 def _samplers(sides: _Sides) -> dict[str, Exported]:
-    """All that works between two resolutions, by name."""
+    """All networks between two resolutions, by name."""
     networks = {name: _sampler(name, sides) for name in TRAINED_BY} | {SUPER_RESOLUTION: _super_resolution(sides)}
     return {name + between(*sides): export for name, export in networks.items()}
 
@@ -173,7 +173,7 @@ _BETWEEN: Final = {
 
 
 _TARGETS: Final[Mapping[str, float]] = {"target": 1.0, EIGHT_BIT_TARGET: 1.0, PAIR_TARGET: TEXTURED_GUIDANCE}
-"""What writes targets, and the guidance that those are drawn with."""
+"""The exports that write targets, and the guidance that each target is drawn with."""
 _WRITERS: Final[Mapping[str, Exported]] = {
     "tokenizer": Exported(("tokenizer",), _write_tokenizer),
     "target": Exported(("guided",), _write_target),
@@ -186,7 +186,7 @@ _WRITERS: Final[Mapping[str, Exported]] = {
     **_BETWEEN,
 }
 EXPORTS: Final[Mapping[str, Exported]] = {name: _WRITERS[name] for name in (*USUAL, *OTHERS)}
-"""What can be exported, by name, those that are exported where nothing is named first."""
+"""All possible exports by name; the default ones first."""
 
 
 def export_all(
@@ -198,13 +198,13 @@ def export_all(
 ) -> tuple[Manifest, ...]:
     """Export `names` from the checkpoints under `runs` (tokenizer/checkpoint.pt, ...) into `out`, with its index.
 
-    names: none for all that a folder needs. The words of the prompts go with them. guidance: of the sampling that the
-    index names, all else of it the family's; None takes that of the target among `names`, keeps what `out` has where
-    there is none, or takes the family's.
-    Raises ValueError on an unknown name, two names of the same files, a guidance out of range or an `out` of another
-    family, FileNotFoundError on a missing checkpoint, all before any work; ManifestError where `out` is of an older
-    format; ParityError where a graph does not compute what its torch module does. Then `out` stays as it was: all of
-    `names` are written, or none. `report` hears of the progress.
+    names: exports to run; if empty, all that a folder needs. The prompt words are always written. guidance: guidance
+    in the index's sampling, whose other values are the family's; None uses that of the target among `names`, or, if
+    there is no target, keeps the one in `out` or uses the family's. `report` receives the progress.
+    Raises, before any work, ValueError for an unknown name, two names that write the same files, a guidance out of
+    range or an `out` of another family, and FileNotFoundError for a missing checkpoint; ManifestError if `out` has an
+    older format; ParityError if a graph does not match its torch module. After any error `out` is unchanged: either
+    all of `names` are written, or none.
     """
     names = names or USUAL
     unknown = [name for name in names if name not in EXPORTS]
@@ -239,12 +239,12 @@ def export_all(
 
 
 def _guidance_of(names: Sequence[str]) -> float | None:
-    """The guidance that the target among `names` is drawn with; None where there is none."""
+    """Return the guidance of the target among `names`; None if there is no target."""
     return next((_TARGETS[name] for name in names if name in _TARGETS), None)
 
 
 def _require_family(out: Path) -> None:
-    """ValueError where a folder holds models of another family: their words and codes are others."""
+    """Raise ValueError if a folder has models of another family, whose words and codes differ."""
     held = family_of(out)
     if held not in ("", TEXTURED_FAMILY):
         raise ValueError(

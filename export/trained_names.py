@@ -1,4 +1,4 @@
-"""The names of what `underpaint export` makes of this project's own checkpoints. Reading them needs no PyTorch."""
+"""Names of the exports of this project's own checkpoints. Importing this module does not need PyTorch."""
 
 from pathlib import Path
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between
 
 RUNS: Final = Path("runs/world")
-"""Where the recipes leave their checkpoints: RUNS/<stage>/checkpoint.pt."""
+"""Default folder of training runs: RUNS/<stage>/checkpoint.pt."""
 OUT: Final = Path("runs/textured")
-"""Where exports go unless they are told: never into the models that ship."""
+"""Default output folder of exports; never the folder of the shipped models."""
 USUAL: Final = (
     "tokenizer",
     "target",
@@ -19,16 +19,16 @@ USUAL: Final = (
     "sampler_up",
     "sampler_down",
 )
-"""What is exported where nothing is named; "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers look
-for in the folder; "target" and "drafter" write one of each grid that they were trained for, on one file of weights;
-"judge_reference" needs the art. Guidance is baked into this target."""
+"""The default exports. "tokenizer" writes vq_decoder, vq_encoder and codebook, which samplers need in the folder.
+"target" and "drafter" write one graph per grid that they were trained for, with one weights file. "judge_reference"
+needs the art. This target has guidance baked in."""
 PAIR_TARGET: Final = "target_pair"
-"""The targets before guidance was baked in, which a pair of rows guides; they are named as those are, so they need
-another folder, where the same drafter serves."""
+"""The targets before guidance was baked in, which need two rows for guidance. Their file names are those of the baked
+targets, so they need another folder; the same drafter works there."""
 EIGHT_BIT_TARGET: Final = "target_eight_bits"
-"""The same targets, with products in 8 bits; they are named as those in float32 are, so they need another folder."""
+"""The same targets with 8-bit products; their file names are those of the float32 ones, so they need another folder."""
 FLOAT_DRAFTER: Final = "drafter_float"
-"""The same drafters in float32, to compare with: a folder holds one drafter a grid, so they need another folder too."""
+"""The same drafters in float32, for comparisons: a folder has one drafter per grid, so they need another folder."""
 _BETWEEN: Final = (
     "sampler_up",
     "sampler_up_ce",
@@ -45,6 +45,6 @@ OTHERS: Final = (
     FLOAT_DRAFTER,
     *(name + between(*pair) for pair in _PAIRS for name in _BETWEEN if name + between(*pair) not in USUAL),
 )
-"""What is exported only when it is named: beside those above "superres", of the pixel sampler, which the preset "paper"
-of mulo-islands asks for, and what `underpaint train sampler` and `superres` make of other losses and other sides, which
-the latent kinds of `runtime.resampling.registry` look for."""
+"""Exports that run only when named: those above; "superres" for the pixel sampler (preset "paper" of mulo-islands); and
+the networks that `underpaint train sampler` and `superres` train with other losses and sides, for the latent kinds of
+`runtime.resampling.registry`."""

@@ -1,8 +1,8 @@
-"""Whole trees in one call of a drafter: EAGLE-2's expansion (arXiv 2406.16858, 4.1), and static trees.
+"""Drafts whole trees in one call of a drafter: EAGLE-2's expansion (arXiv 2406.16858, 4.1), and static trees.
 
-Draws from a distribution are those of `algos.chance.index_of`, to the last bit: sums in float64, in the order of the
-tokens. Products of probabilities are in float64 too. So a tree is what its levels are, as far as their distributions
-are: see `algos.draft.fused` for how these differ where products round to 8 bits.
+Draws from a distribution equal those of `algos.chance.index_of` bit for bit: sums in float64, in the order of the
+tokens. Products of probabilities are also in float64. So a tree equals one built level by level if the distributions
+are equal; see `algos.draft.fused` for how these differ where products round to 8 bits.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from underpaint.export.tree_level import (
 
 
 class _Children(NamedTuple):
-    """tokens, probs [F, C]; which of them come next, frontier [F], and the scores [F] of those."""
+    """tokens, probs [F, C] of the children; indices frontier [F] of those expanded next, and their scores [F]."""
 
     tokens: str
     probs: str
@@ -34,10 +34,10 @@ class _Children(NamedTuple):
 
 
 def write_tree(graph: GraphWriter, nodes: DecoderNodes) -> None:
-    """Add the inputs that ask for a tree of L levels (0: none), and its outputs; see `artifacts.decoder_graph`.
+    """Add the inputs that request a tree of L levels (0: none), and its outputs; see `artifacts.decoder_graph`.
 
-    The first level has one row, the root's, and the last row of `tree_frontier` is not read. Ranked candidates come in
-    falling order, ties in order of their numbers; the likeliest children in falling order, ties in order of the tokens.
+    The first level has only the root's row, and the last row of `tree_frontier` is not read. Ranked candidates are in
+    descending order with ties by number; the most likely children are in descending order with ties by token.
     """
     vocab_size = nodes.config.vocab_size
     graph.inputs(spec for spec in FUSED_INPUTS if spec.name != names.CHAIN_LEVELS)
@@ -90,7 +90,7 @@ def _picked(graph: GraphWriter, values: str, places: str) -> str:
 
 
 def _children(graph: GraphWriter, probs: str, scores: str, level: str, row: str | None) -> _Children:
-    """Of the nodes behind whom `probs` [F, V] are, with `scores` [F], at `level` []; `row`: only it of the uniforms."""
+    """Children of nodes with distributions `probs` [F, V] and `scores` [F], at `level` []; `row`: uniforms index."""
 
     def drawn(inner: GraphWriter) -> None:
         uniforms = inner.node("Gather", [names.TREE_UNIFORMS, level])
@@ -121,7 +121,7 @@ def _children(graph: GraphWriter, probs: str, scores: str, level: str, row: str 
 
 
 def _draw(graph: GraphWriter, probs: str, uniforms: str) -> None:
-    """Declare as outputs tokens [F, C] drawn from `probs` [F, V] by `uniforms` [F, C], and what each had of them."""
+    """Declare as outputs tokens [F, C] drawn from `probs` [F, V] with `uniforms` [F, C], and their probabilities."""
     by_turn = graph.node("Transpose", [uniforms], perm=[1, 0])
     last, end = graph.integers(-1), graph.integers(np.iinfo(np.int64).max)
 

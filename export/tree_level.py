@@ -1,7 +1,7 @@
-"""One level of a tree that a drafter grows by itself, from which `export.tree` makes a loop.
+"""Writes one level of a drafter's tree, which `export.tree` runs in a loop.
 
-A level called for by itself costs the host as much as the drafter: distributions and features out, choices and biases
-in. What a tree writes is seen by its own nodes alone and leaves no trace.
+A separate call for each level costs the host as much as the drafter does: distributions and features out, choices and
+biases in. Only the tree's own nodes see its keys and values, which are dropped afterwards.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ from underpaint.export.probabilities import probability_rows
 
 
 class SharedByLevels(NamedTuple):
-    """The nodes that every level reads.
+    """The values that every level reads.
 
-    cells: [L - 1, B, 1], those after the last new position's. past_bias: [B, 1, 1, S]. slots: [1]. self_bias: [F, F],
-    under which a node sees none of those beside it. rows: [1], B.
+    cells: [L - 1, B, 1], the cells after the last new position. past_bias: [B, 1, 1, S]. slots: [1]. self_bias:
+    [F, F], a bias with which a node sees only itself. rows: [1], B.
     """
 
     cells: str
@@ -41,10 +41,10 @@ class SharedByLevels(NamedTuple):
 
 
 class FrontierNodes(NamedTuple):
-    """The nodes about to be expanded, and what they see of the tree.
+    """The nodes about to be expanded, and the bias, keys and values of what they see in the tree.
 
     tokens [F] int64; features [B, F, D], predicted for their parents; seen [F, N], the bias over the last pass's
-    positions and the nodes expanded so far; of those keys [B, K, hd, N] and values [B, K, N, hd] of every layer.
+    positions and the nodes expanded so far; keys [B, K, hd, N] and values [B, K, N, hd] of those, for every layer.
     """
 
     tokens: str
@@ -53,12 +53,12 @@ class FrontierNodes(NamedTuple):
     above: tuple[tuple[str, str], ...]
 
     def flat(self) -> list[str]:
-        """The names in the order in which a loop carries them."""
+        """Return the names in the order in which a loop carries them."""
         return [self.tokens, self.features, self.seen, *(part for pair in self.above for part in pair)]
 
 
 class Expanded(NamedTuple):
-    """Distributions [F, V] behind the frontier, features [B, F, D] predicted for it, and keys and values with it."""
+    """Distributions [F, V] after the frontier, features [B, F, D] predicted for it, and keys and values with it."""
 
     probs: str
     features: str
@@ -66,12 +66,12 @@ class Expanded(NamedTuple):
 
 
 def common_count(nodes: DecoderNodes) -> int:
-    """How many outputs `declare_common` declares."""
+    """Return the number of outputs that `declare_common` declares."""
     return len(SharedByLevels._fields) + 2 + 2 * nodes.config.layers
 
 
 def declare_common(graph: GraphWriter, nodes: DecoderNodes, more: str, width: str) -> None:
-    """Declare as outputs what `more` levels below the root's read, of `width` [1] nodes each."""
+    """Declare as outputs what `more` levels below the root's level read; each has `width` [1] nodes."""
     config = nodes.config
     heads, size, one = config.kv_heads, config.head_dim, graph.constant(np.array(1))
     numbers = graph.node("Range", [graph.constant(np.array(0)), graph.node("Squeeze", [width]), one])
@@ -96,7 +96,7 @@ def declare_common(graph: GraphWriter, nodes: DecoderNodes, more: str, width: st
 
 
 def unpack(nodes: DecoderNodes, declared: Sequence[str], tokens: str) -> tuple[SharedByLevels, FrontierNodes]:
-    """What `declare_common` declared, and the first of its levels."""
+    """Return the outputs of `declare_common`, and the first of its frontiers."""
     count = len(SharedByLevels._fields)
     features, seen, *above = declared[count:]
     return SharedByLevels(*declared[:count]), FrontierNodes(tokens, features, seen, _pairs(above))
@@ -107,7 +107,7 @@ def _pairs(flat: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def declare_frontier(graph: GraphWriter, nodes: DecoderNodes) -> FrontierNodes:
-    """A frontier as inputs of a loop's body."""
+    """Declare a frontier as inputs of a loop's body."""
     config = nodes.config
     tokens = graph.input("here_tokens", "int64", ["F"])
     features = graph.input("here_features", "float32", ["B", "F", config.dim])
@@ -124,7 +124,7 @@ def declare_frontier(graph: GraphWriter, nodes: DecoderNodes) -> FrontierNodes:
 def expand(
     graph: GraphWriter, nodes: DecoderNodes, common: SharedByLevels, number: str, frontier: FrontierNodes
 ) -> Expanded:
-    """One pass over a frontier; `number` [] counts the levels below the root's."""
+    """Run one pass over a frontier; `number` [] counts the levels below the root's level."""
     config = nodes.config
     width, dim = config.head_dim, config.dim
     flat = graph.node("Reshape", [frontier.features, graph.integers(-1, dim)])
@@ -172,7 +172,7 @@ def expand(
 def next_frontier(
     graph: GraphWriter, done: Expanded, frontier: FrontierNodes, common: SharedByLevels, tokens: str, parents: str
 ) -> FrontierNodes:
-    """The next frontier: `tokens` [F], below the nodes `parents` [F] of this one."""
+    """Return the next frontier: `tokens` [F], the children of the nodes `parents` [F] of this one."""
     seen = graph.node("Concat", [frontier.seen, common.self_bias], axis=1)
     return FrontierNodes(
         tokens=tokens,

@@ -1,4 +1,4 @@
-"""`underpaint check`: the models of an export folder against the checkpoints that they came from."""
+"""Compares the models of an export folder with their checkpoints: `underpaint check`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ _OWN_THREADS: Final = EngineContext()
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One model's report. allowed: the largest error that passes.
+    """One model's report. allowed: the largest accepted error.
 
-    float32_copy: the graph compared is not the model's own, but one of the same weights in float32.
+    float32_copy: whether the compared graph is a float32 copy with the same weights instead of the model's own graph.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether every error is within what the precision allows."""
+        """Whether every error is within the limit for the precision."""
         return all(found <= self.allowed for found in self.report.worst().values())
 
     def lines(self) -> list[str]:
-        """The report in words."""
+        """Return the report as lines of text."""
         what = f"{self.name} ({self.precision}{', its weights in a float32 graph' if self.float32_copy else ''})"
         found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {self.allowed:g}"]
         for case, outputs in self.report.cases.items():
@@ -61,11 +61,11 @@ class Result:
 
 
 def verify(folder: Path, greedy: bool, seed: int, context: EngineContext = _OWN_THREADS) -> Iterator[Result]:
-    """Hold decoders, condition, tokenizer and samplers of `folder` against their checkpoints, after all hashes.
+    """Compare decoders, condition, tokenizer and samplers of `folder` with their checkpoints; checks all hashes first.
 
-    context: what ONNX Runtime runs the graphs on.
-    Raises ManifestError on files or manifests that changed, and on models that were exported from no checkpoint that
-    can be read again; and what `models.published.load.load` raises.
+    context: settings of ONNX Runtime for the graphs.
+    Raises ManifestError if files or manifests have changed, or if models have no checkpoint that can be read again;
+    and the errors of `models.published.load.load`.
     """
     known = {name: manifest(name, folder) for name in read_index(folder).models}
     records = {name: found for name, found in known.items() if found.export is not None}
@@ -93,7 +93,7 @@ def verify(folder: Path, greedy: bool, seed: int, context: EngineContext = _OWN_
 
 
 class ProviderResult(NamedTuple):
-    """How a folder's graphs ran on one backend of ONNX Runtime: their results, or why they did not run."""
+    """Results of a folder's graphs on one backend of ONNX Runtime, or the reason why they did not run."""
 
     backend: str
     results: tuple[Result, ...]
@@ -101,11 +101,11 @@ class ProviderResult(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that ran lies too far from torch."""
+        """Whether all results that exist are close enough to torch."""
         return all(result.passed for result in self.results)
 
     def line(self) -> str:
-        """It in one line."""
+        """Return the result as one line of text."""
         provider = "CPUExecutionProvider" if self.backend == CPU else PROVIDERS[self.backend].name
         start = f"{self.backend} ({provider}): "
         if self.refusal is not None:
@@ -116,7 +116,7 @@ class ProviderResult(NamedTuple):
 
 
 def verify_providers(folder: Path, seed: int, on_cpu: tuple[Result, ...]) -> Iterator[ProviderResult]:
-    """The same graphs on every provider that this ONNX Runtime has, the CPU's first, whose results are known."""
+    """Run the same graphs on every provider of this ONNX Runtime; `on_cpu` are the known results of the CPU."""
     for backend in machine_backends():
         if backend == CPU:
             yield ProviderResult(backend, on_cpu)
@@ -152,7 +152,7 @@ def _between(graph: Path, found: Manifest, context: EngineContext) -> Result:
 
 
 def _loaded(found: Manifest) -> tuple[Request, Published]:
-    """A model's checkpoint, which must be the one it was exported from."""
+    """Load a model's checkpoint, which must be the one that it was exported from."""
     request = Request.of(found.export, found.name)
     loaded = request.loaded()
     _require_checkpoint(found, request, loaded.checkpoint.digest())

@@ -1,4 +1,4 @@
-"""Export the picture models, which torch's own exporter writes well: the tokenizer's two halves and the judge."""
+"""Exports picture models with torch's own exporter: the two halves of the tokenizer, and the judge."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 MOST_CELLS: Final = 256
-"""Codes along a side of the largest picture."""
+"""Largest number of codes along a side of a picture."""
 
 
 class Decode(nn.Module):
-    """Codes int64 [B, h, w] to pixels [B, 3, H, W], not clamped."""
+    """Decodes codes int64 [B, h, w] to pixels [B, 3, H, W], not clamped."""
 
     codebook: Tensor
 
@@ -51,7 +51,7 @@ class Decode(nn.Module):
 
 
 class Encode(nn.Module):
-    """Pixels [B, 3, H, W] in [-1, 1] to the scores [B, h, w, V] of every code: the largest is the nearest."""
+    """Encodes pixels [B, 3, H, W] in [-1, 1] to scores [B, h, w, V] of all codes; the nearest code scores highest."""
 
     codebook: Tensor
     handicap: Tensor | None
@@ -70,7 +70,7 @@ class Encode(nn.Module):
 
 
 class _Judge(nn.Module):
-    """Pixels [B, 3, 64, 64] to one score tensor a slot, and features."""
+    """Maps pixels [B, 3, 64, 64] to one score tensor per slot, and features."""
 
     def __init__(self, model: Judge) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _Judge(nn.Module):
 
 
 class TokenizerCases(NamedTuple):
-    """What tokenizers are exported with and compared on: example `codes` and `pixels`, `grids` and `pictures`."""
+    """Inputs to export and compare a tokenizer with: examples `codes` and `pixels`, cases `grids` and `pictures`."""
 
     codes: Tensor
     pixels: Tensor
@@ -102,7 +102,7 @@ def tokenizer_cases(config: VQConfig) -> TokenizerCases:
 
 
 def tokenizer_graphs(model: VQModel, cases: TokenizerCases) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The decoder's and the encoder's graph, for any grid."""
+    """Return the graphs of the decoder and the encoder, for any grid."""
     height, width = Dim("h", min=1, max=MOST_CELLS), Dim("w", min=1, max=MOST_CELLS)
     stride = model.config.stride
     sides = {2: stride * height, 3: stride * width}
@@ -112,7 +112,7 @@ def tokenizer_graphs(model: VQModel, cases: TokenizerCases) -> tuple[onnx.ModelP
 
 
 def tokenizer_settings(config: VQConfig) -> dict[str, Any]:
-    """What an engine must know of a tokenizer."""
+    """Return the settings of a tokenizer that an engine needs."""
     return {"vocab_size": config.codebook_size, "stride": config.stride, "code_width": config.codebook_embed_dim}
 
 
@@ -134,7 +134,7 @@ def export_tokenizer(model: VQModel, folder: Path, origin: Origin) -> tuple[Mani
 
 
 def export_judge(model: Judge, folder: Path, origin: Origin) -> Manifest:
-    """Write `judge` into `folder`; batch norms are folded into its convolutions and its weights rounded, in place."""
+    """Write `judge` into `folder`; folds batch norms into its convolutions and rounds its weights, both in place."""
     model.eval()
     fold_norms(model)
     round_to_half(model)
@@ -147,7 +147,7 @@ def export_judge(model: Judge, folder: Path, origin: Origin) -> Manifest:
 
 
 def fold_norms(module: nn.Module) -> None:
-    """Fold every batch norm into the convolution registered before it, in place: fewer nodes, one rounding."""
+    """Fold every batch norm into the convolution before it, in place: fewer nodes, and one rounding."""
     for parent in module.modules():
         parts = list(parent.named_children())
         for (before, conv), (name, norm) in itertools.pairwise(parts):
@@ -157,7 +157,7 @@ def fold_norms(module: nn.Module) -> None:
 
 
 def store_codebook(model: VQModel, folder: Path, origin: Origin) -> Manifest:
-    """Write the code vectors."""
+    """Write the codebook of a tokenizer."""
     codebook = plain(model.quantize.codebook)
     stream = io.BytesIO()
     np.savez(stream, codebook=codebook)
@@ -171,7 +171,7 @@ _BATCH: Final = 100
 
 @torch.no_grad()
 def features(judge: Judge, sheet: TexturedSheet, side: int, first: int, count: int) -> FloatArray:
-    """The judge's features [count, F] of the seen scenes number `first` onwards, drawn at `side` px."""
+    """Return the judge's features [count, F] of scenes with seen pairs, from number `first` on, drawn at `side` px."""
     found = []
     for start in range(first, first + count, _BATCH):
         real = numbered_batch(sheet, SCENE_SEED, start, min(_BATCH, first + count - start), "seen", side)
@@ -180,7 +180,7 @@ def features(judge: Judge, sheet: TexturedSheet, side: int, first: int, count: i
 
 
 def real_scenes(judge: Judge, sheet: TexturedSheet, side: int, count: int = SCENES_PER_HALF) -> Reference:
-    """Two halves of `count` fresh scenes of seen pairs, and the judge's own accuracy on the first."""
+    """Two halves of `count` new scenes with seen pairs, and the judge's own accuracy on the first half."""
     return Reference(
         features(judge, sheet, side, 0, count),
         features(judge, sheet, side, count, count),
@@ -196,7 +196,7 @@ def write_reference(
     sides: tuple[int, ...] = SHIPPED_RESOLUTIONS,
     count: int = SCENES_PER_HALF,
 ) -> Manifest:
-    """Write real scenes of `sides`, which share one file, and its manifest into `folder`.
+    """Write the reference of real scenes at `sides`, in one file, and its manifest into `folder`.
 
     The file is `<runtime.quality.reference_name>.npz`; see `load_reference` there.
     """

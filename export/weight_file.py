@@ -1,4 +1,4 @@
-"""Weights in one safetensors file, written as they come, which ONNX graphs point into."""
+"""Writes weights one by one to a safetensors file that ONNX graphs refer to."""
 
 import json
 from collections.abc import Iterable
@@ -22,41 +22,41 @@ _NAMES: Final = {
 }
 _LENGTH_BYTES: Final = 8
 _ENTRY: Final = 100
-"""Bytes that the header takes for a tensor, its name aside: its type, shape and place."""
+"""Header bytes for a tensor's type, shape and position, without its name."""
 _ALIGN: Final = 64
-"""Where the data begins, and the least that a tensor's bytes are filled up to."""
+"""Alignment in bytes of the data and of every tensor."""
 
 
 def header_room(names: Iterable[str]) -> int:
-    """Bytes of header that tensors of these names need at most, with a scale and padding for each."""
+    """Maximum number of header bytes for tensors with these names, with a scale and padding for each."""
     return sum(3 * (len(name) + _ENTRY) for name in names)
 
 
 class Stored(NamedTuple):
-    """Where a tensor lies: bytes from the beginning of the file."""
+    """Position of a tensor: bytes from the beginning of the file."""
 
     offset: int
     length: int
 
 
 class WeightStore(Protocol):
-    """Where a graph's weights lie."""
+    """Storage for a graph's weights."""
 
     path: Path
 
     def takes(self, name: str) -> bool:
-        """Whether the tensor lies in this file, and not in the graph."""
+        """Return whether the tensor is stored in this file instead of in the graph."""
         ...
 
     def add(self, name: str, values: NDArray[Any]) -> Stored:
-        """Where the tensor lies, written or found."""
+        """Write or find the tensor, and return its position."""
         ...
 
 
 class WeightFile:
-    """A safetensors file under construction. Tensors go to disk at once; the header, which lists them, when it closes.
+    """A safetensors file being written. Tensors go to disk immediately; closing writes the header that lists them.
 
-    room: bytes kept free for the header, which has to stand first; see `header_room`.
+    room: bytes reserved for the header, which must come first; see `header_room`.
     """
 
     def __init__(self, path: Path, room: int) -> None:
@@ -79,13 +79,13 @@ class WeightFile:
         self._stream.close()
 
     def takes(self, name: str) -> bool:
-        """See `WeightStore`: every tensor."""
+        """Return True: this file stores every tensor (see `WeightStore`)."""
         return True
 
     def add(self, name: str, values: NDArray[Any]) -> Stored:
-        """Write a tensor, once for all graphs that point at it.
+        """Write a tensor, once for all graphs that refer to it.
 
-        Raises ValueError on a name that is there with other numbers, or a type that the format has no word for.
+        Raises ValueError if the name already has other numbers, or if the format does not support the type.
         """
         held = np.ascontiguousarray(values)
         if name in self._places and self._is_written(name, held):
@@ -98,14 +98,14 @@ class WeightFile:
         self._note(name, _NAMES[values.dtype], list(values.shape), values.nbytes)
         held.tofile(self._stream)
         gap = -self._end % _ALIGN
-        if gap:  # the format allows no holes; a small tensor keeps the next one aligned
+        if gap:  # the format allows no gaps; padding keeps the next tensor aligned
             self._note(f"_pad_{self._end}", "U8", [gap], gap)
             self._stream.write(bytes(gap))
         self._places[name] = Stored(_LENGTH_BYTES + self._room + start, values.nbytes)
         return self._places[name]
 
     def _is_written(self, name: str, values: NDArray[Any]) -> bool:
-        """Whether the tensor of this name is `values` to the last bit."""
+        """Return whether the tensor with this name equals `values` bit for bit."""
         entry, (offset, length) = self._entries[name], self._places[name]
         self._stream.seek(offset)
         same = self._stream.read(length) == values.tobytes()

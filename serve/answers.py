@@ -1,4 +1,4 @@
-"""What goes back to clients: pictures in one answer, or their events as they come."""
+"""Answers to clients: all pictures in one response, or a stream of events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from underpaint.serve.requests import CellsEvent, DrawRequest, Event, FinishedIm
 from underpaint.serve.ticket import Ticket
 
 _GONE: Final = 499
-"""The status in logs and metrics of a request whose client left before the answer."""
+"""Status in logs and metrics for a client that left before the answer."""
 _LOG = logging.getLogger("underpaint.serve")
 
 
@@ -50,7 +50,7 @@ async def whole_answer(ticket: Ticket, http: Request) -> Response:
 
 
 async def _unless_gone(work: Any, receive: Receive, ticket: Ticket) -> bool:
-    """Do `work` while the client is there; whether it was. The ticket of a client that left is cancelled."""
+    """Run `work` while the client is connected; False if the client left. Cancels an unfinished ticket."""
 
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -71,7 +71,7 @@ async def _unless_gone(work: Any, receive: Receive, ticket: Ticket) -> bool:
 
 
 class EventStream(Response):
-    """The events of a ticket as server-sent events; a client that leaves, or reads nothing for long, cancels it."""
+    """The events of a ticket as server-sent events; a client that leaves or stops reading cancels the ticket."""
 
     media_type = "text/event-stream"
 
@@ -97,14 +97,14 @@ class EventStream(Response):
 
 
 async def server_sent_events(ticket: Ticket) -> AsyncIterator[bytes]:
-    """The events of a ticket as they go over the wire."""
+    """Encode the events of a ticket as server-sent events."""
     async for event in ticket.events():
         name, data = _shown(event, ticket.request)
         yield f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 def _shown(event: Event, request: DrawRequest) -> tuple[str, dict[str, Any]]:
-    """The name and the data of an event."""
+    """Return the name and the data of an event."""
     if isinstance(event, RequestError):
         return "error", {"type": "error", **error_body(event)}
     if isinstance(event, CellsEvent):
@@ -136,7 +136,7 @@ def _usage(tokens: int) -> dict[str, Any]:
 
 
 def _cost(image: FinishedImage) -> dict[str, Any]:
-    """What a picture cost, for clients that ask how it was drawn."""
+    """Return the cost and settings of a picture, for the `underpaint` field of answers."""
     return {
         "seed": image.seed,
         "method": image.method,

@@ -32,31 +32,31 @@ _LOG = logging.getLogger("underpaint.serve")
 
 
 class DrawingEngine(Protocol):
-    """What the application asks of an engine: `EngineLoop`, or what stands for several of them."""
+    """The engine interface that the application uses: `EngineLoop`, or `ReplicaFront` for several engines."""
 
     metrics: Metrics
 
     @property
     def info(self) -> ModelInfo:
-        """What it draws with."""
+        """The models, methods and sizes that it offers."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether it works."""
+        """Whether it is running."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         ...
 
     def code_colours(self) -> bytes:
-        """See `page.code_colours`; slow at first."""
+        """See `page.code_colours`; the first call is slow."""
         ...
 
     def submit(self, request: DrawRequest) -> Ticket:
-        """Take a request, in a thread that may wait; raises RequestError where it is refused."""
+        """Accept a request, in a thread that may block; raises RequestError if it is refused."""
         ...
 
 
@@ -99,16 +99,16 @@ class ImageRequest(BaseModel):
 def create_app(
     engine: DrawingEngine, limits: Limits | None = None, keys: Keys | None = None, log_prompts: bool = False
 ) -> FastAPI:
-    """Make the application.
+    """Create the HTTP application.
 
     Args:
-        engine: What draws.
-        limits: What is refused.
-        keys: Whose requests are taken; None takes everybody's.
-        log_prompts: Whether the log holds prompts.
+        engine: The engine that draws.
+        limits: The limits on requests; None uses the defaults.
+        keys: The accepted API keys; None accepts requests without a key.
+        log_prompts: Whether prompts are logged.
 
     Returns:
-        The application, which any ASGI server runs.
+        The application, for any ASGI server.
     """
     limits = limits or Limits()
     app = FastAPI(title="Underpaint", docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -178,7 +178,7 @@ _ERRORS: Final = (400, 401, 404, 408, 413, 429, 503, 504)
 
 
 def _malformed(error: dict[str, Any]) -> tuple[str | None, str]:
-    """The field at fault, None for the whole body, and what is wrong; see `pydantic_core.ErrorDetails`."""
+    """Return the wrong field (None for the whole body) and an error message; see `pydantic_core.ErrorDetails`."""
     path = [str(part) for part in error["loc"] if part != "body"]
     if not path or error["type"] == "json_invalid":
         return None, "body: expected a JSON object with the field prompt, and the header Content-Type: application/json"
@@ -191,7 +191,7 @@ def _malformed(error: dict[str, Any]) -> tuple[str | None, str]:
 
 
 def _draw_request(body: ImageRequest, http: Request, info: ModelInfo, limits: Limits) -> DrawRequest:
-    """The request that the engine takes; RequestError where a field is beyond the limits."""
+    """Convert the body to an engine request; raises RequestError if a field exceeds the limits."""
     count = body.n or 1
     if body.model is not None:
         _check_model(body.model, info)

@@ -1,9 +1,9 @@
-"""Slots on a device: pictures of one method, sampling and size are drawn together, in the slots of one program.
+"""Batch slots on a device: pictures of one method, sampling and size share the slots of one program.
 
-A program's passes are of one method under one sampling, so requests that differ in them cannot share it. Each kind of
-request gets a program of its own, which is made when its first picture comes, and the programs take turns. A picture
-takes a free slot in the order of the queue, whatever its kind: no kind waits for another to end, and none is overtaken
-by pictures that would fill a batch better. A program that draws nothing is dropped where another needs its memory.
+A program runs one method with one sampling, so requests that differ in them cannot share it. Each kind of request gets
+its own program, created for its first picture, and the programs take turns. Pictures take free slots in queue order,
+whatever their kind: no kind waits for another to end, and a picture that would fill a batch better does not overtake.
+An idle program is dropped when another program needs its memory.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from underpaint.serve.progress import Finished, Picture, Turn
 from underpaint.serve.requests import CellsEvent, RequestError
 
 MOST_PROGRAMS: Final = 8
-"""Programs that hold memory at once."""
+"""Maximum number of programs in memory."""
 _POLL: Final = 8
-"""Cycles of a program on a GPU before the host looks, where no client watches a picture of it."""
+"""Cycles of a GPU program between checks by the host, if no client watches its pictures."""
 _LATER: Final = 10
-"""Seconds after which a client may try again whose program found no memory."""
+"""Seconds after which a client may retry if there was no memory for its program."""
 
 
 class Kind(NamedTuple):
-    """What pictures share that are drawn by one program."""
+    """The properties that all pictures of one program share."""
 
     size: str
     method: str
@@ -48,26 +48,26 @@ class Kind(NamedTuple):
 
     @classmethod
     def of(cls, prepared: PreparedRequest) -> Kind:
-        """The kind of a request's pictures."""
+        """Return the kind of a request's pictures."""
         return cls(prepared.size, prepared.request.method, prepared.sampling)
 
 
 class _Running:
-    """A program, and the pictures in its slots by the numbers that they have there."""
+    """A program, and the pictures in its slots by their numbers."""
 
     def __init__(self, kind: Kind, program: CapturedProgram, first: ImageTask) -> None:
-        """first: See `CapturedProgram.open_batch`."""
+        """Open a batch of the program; for `first`, see `CapturedProgram.open_batch`."""
         self.kind, self.program, self.batch = kind, program, program.open_batch(first)
         self.pictures: dict[int, Picture] = {}
         self._cells: dict[int, int] = {}
 
     def leave(self, number: int) -> Picture:
-        """Forget a picture that is no longer in the batch."""
+        """Remove and return a picture that is no longer in the batch."""
         self._cells.pop(number, None)
         return self.pictures.pop(number)
 
     def advanced(self, number: int) -> Turn:
-        """What a turn did to a picture that goes on; nothing where it waits for the batch before it."""
+        """Return the turn of an unfinished picture; it is empty while the picture waits to join the batch."""
         picture = self.pictures[number]
         if number not in self.batch.cells:
             return Turn(picture)
@@ -77,7 +77,7 @@ class _Running:
         return Turn(picture, count - before, events)
 
     def ended(self, number: int, image: DecodedImage) -> Turn:
-        """What a turn did to a picture that ended."""
+        """Return the last turn of a picture that ended."""
         before = self._cells.get(number, 0)
         picture = self.leave(number)
         prepared, seed = picture.job.prepared, picture.job.seed
@@ -101,13 +101,13 @@ class _Running:
 
 
 class DeviceSlots:
-    """Implements `progress.PictureSlots` on the programs of a device; all but `check` is for one thread."""
+    """Implements `progress.PictureSlots` with device programs; every method except `check` must run in one thread."""
 
     def __init__(self, served: ServedModels, settings: DeviceSettings, slots: int) -> None:
-        """Read the weights of the models.
+        """Load the weights of the models.
 
         Raises:
-            ValueError: There is no such device, it has too little memory, or the models do not run on it.
+            ValueError: The device does not exist, has too little memory, or cannot run the models.
         """
         self._served, self._slots, self._forward = served, slots, settings.forward
         self._device = open_device(settings.name)
@@ -137,7 +137,7 @@ class DeviceSlots:
         running.batch.add(number, arrival)
         running.pictures[number] = picture
         self._running.remove(running)
-        self._running.append(running)  # the last of them is the last to be dropped
+        self._running.append(running)  # most recently used last; the first idle program is dropped
 
     def drop(self, picture: Picture) -> None:
         for running in self._running:
@@ -168,16 +168,16 @@ class DeviceSlots:
         return next((one for one in self._running if one.kind == kind and one.batch.room), None)
 
     def _start(self, prepared: PreparedRequest, first: ImageTask) -> _Running:
-        """Make a program; those that draw nothing go where it needs their place, or their memory."""
+        """Create a program; idle programs are dropped if it needs their place or their memory."""
         if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # each thread has a current device of its own
+            torch.cuda.set_device(self._device)  # the current device is set per thread
         if len(self._running) >= MOST_PROGRAMS:
             self._drop_idle()
         plan, method = self._plan(prepared), build(prepared, self._served.pipelines[prepared.size])
         drawer = self._drawer(prepared.size, plan)
         while True:
             try:
-                # Nothing here names the program, so one that finds no memory is gone before the next try.
+                # No variable holds the program here, so one that ran out of memory is freed before the next try.
                 running = _Running(Kind.of(prepared), drawer.captured(method, prepared.sampling), first)
             except (DeviceError, torch.OutOfMemoryError) as error:
                 if self._drop_idle():
@@ -190,12 +190,12 @@ class DeviceSlots:
                     "this again later",
                     "no_memory",
                     retry_after=_LATER,
-                ) from error.with_traceback(None)  # whose frames hold the program
+                ) from error.with_traceback(None)  # the traceback's frames hold the program
             self._running.append(running)
             return running
 
     def _drop_idle(self) -> bool:
-        """Drop the program that has drawn nothing for longest; whether there was one."""
+        """Drop the program that has been idle longest; False if there is none."""
         idle = next((one for one in self._running if not one.pictures), None)
         if idle is not None:
             self._running.remove(idle)
@@ -207,7 +207,7 @@ class DeviceSlots:
             return self._planned(prepared.size, method, prepared.sampling, loaded=True)
 
     def _planned(self, size: str, method: DecodingMethod, sampling: SamplingParams, *, loaded: bool) -> DevicePlan:
-        """A plan for all slots, or for one where the method draws single pictures: it then gets several programs."""
+        """A plan for all slots, or for one slot if the method draws single pictures, which then get a program each."""
         pipeline = self._served.pipelines[size].folder_models()
         assert pipeline is not None, "live models are not opened for a device"
         batch = min(self._slots, most_images(method, sampling, pipeline) or self._slots)

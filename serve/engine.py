@@ -1,4 +1,4 @@
-"""The engine loop of one device: pictures join between cycles, first come, first served, with a fair share a client."""
+"""The engine loop of one device: pictures join between cycles, first come, first served, with fair client shares."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from underpaint.serve.sessions import SessionSlots
 from underpaint.serve.ticket import Ticket
 
 SLOTS: Final = 4
-"""Pictures that are drawn side by side."""
+"""Default number of batch slots."""
 _LOG = logging.getLogger("underpaint.serve")
 
 
 class EngineLoop:
-    """Draws for all clients in a thread of its own; `submit`, `cancel` and `drain` may be called from any thread.
+    """Draws for all clients in its own thread; `submit`, `cancel` and `drain` may be called from any thread.
 
-    Pictures leave the queue in its order, whatever they ask for, as soon as a slot is free: see
-    `device_slots` and `sessions` for how those draw. A picture depends on its seed alone, not on what else is drawn.
+    Pictures leave the queue in its order, whatever their settings, as soon as a batch slot is free; `device_slots`
+    and `sessions` draw them. A picture depends only on its seed, not on the other pictures in the batch.
     """
 
     def __init__(self, models: ServedModels, slots: int = SLOTS, limits: Limits | None = None) -> None:
         """Start the loop.
 
         Args:
-            models: What draws.
-            slots: Pictures that are drawn at once.
-            limits: What is refused.
+            models: The models to draw with.
+            slots: Number of batch slots: pictures drawn at once.
+            limits: The limits on requests; None uses the defaults.
 
         Raises:
-            ValueError: The models cannot be drawn with here.
+            ValueError: The models cannot run on this machine.
         """
         self.models, self.limits, self._count = models, limits or Limits(), slots
         self.slots = open_slots(models, slots)
@@ -71,17 +71,17 @@ class EngineLoop:
 
     @property
     def info(self) -> ModelInfo:
-        """What the models are called and what they draw."""
+        """Names, sizes and methods of the models."""
         return self.models.info()
 
     @property
     def alive(self) -> bool:
-        """Whether the loop runs; False after a failure that no request caused, and once it is closed."""
+        """Whether the loop is running; False after an internal failure and after `close`."""
         return self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         return self.alive and self._draining_until is None
 
     def code_colours(self) -> bytes:
@@ -89,7 +89,7 @@ class EngineLoop:
         return self.models.code_colours
 
     def prepare(self, request: DrawRequest) -> PreparedRequest:
-        """Check a request and read its prompt, in this thread; RequestError where it cannot be drawn."""
+        """Check a request and read its prompt, in this thread; raises RequestError if it cannot be drawn."""
         prepared = self.models.prepare(request)
         try:
             self.slots.check(prepared)
@@ -98,10 +98,10 @@ class EngineLoop:
         return prepared
 
     def submit(self, request: DrawRequest) -> Ticket:
-        """Check a request, read its prompt in this thread, and let its pictures wait for slots.
+        """Check a request, read its prompt in this thread, and queue its pictures.
 
         Raises:
-            RequestError: The models do not draw this, too many pictures wait already, or the loop drains.
+            RequestError: The models cannot draw this, too many pictures already wait, or the loop is draining.
         """
         started = monotonic()
         prepared = self.prepare(request)
@@ -119,14 +119,14 @@ class EngineLoop:
         return ticket
 
     def drain(self, seconds: float) -> None:
-        """Take no more requests from now on, and refuse what is not finished after `seconds`; returns at once."""
+        """Stop accepting requests now, and refuse those not finished after `seconds`; returns immediately."""
         with self._changed:
             until = monotonic() + seconds
             self._draining_until = min(until, self._draining_until or until)
             self._changed.notify_all()
 
     def close(self, seconds: float = 0.0) -> None:
-        """Drain, wait until nothing is drawn, and end the thread."""
+        """Drain, wait until no picture is in progress, and end the thread."""
         self.drain(seconds)
         with self._changed:
             self._closing = True
@@ -135,7 +135,7 @@ class EngineLoop:
         self._encoder.shutdown()
 
     def _forget(self, ticket: Ticket) -> None:
-        """The client left: see `Ticket.cancel`."""
+        """Drop a request whose client has left; see `Ticket.cancel`."""
         self.metrics.cancelled.inc()
         with self._changed:
             self._queue.remove(lambda job: job.ticket is ticket)
@@ -154,7 +154,7 @@ class EngineLoop:
             raise
 
     def _turn(self) -> bool:
-        """Let requests join, then make cycles of every picture; False once the loop is to end."""
+        """Start queued pictures, then run cycles of all pictures; False once the loop must end."""
         with self._changed:
             while not self._queue and not self._pictures:
                 if self._closing:
@@ -174,7 +174,7 @@ class EngineLoop:
         return True
 
     def _next_job(self) -> Job | None:
-        """The picture that has waited longest, by the queue, where there is room for it; nobody overtakes it."""
+        """Return the next picture of the queue, or None if there is no slot for it; no other picture overtakes it."""
         with self._changed:
             if (
                 not self._queue
@@ -185,7 +185,7 @@ class EngineLoop:
             return self._queue.pop()
 
     def _refuse_late(self) -> None:
-        """End the tickets whose time is over; the lock is held."""
+        """End the tickets whose deadline has passed; the lock must be held."""
         now, draining = monotonic(), self._draining_until
         for ticket in tuple(self._tickets):
             if draining is not None and now >= draining:
@@ -197,7 +197,7 @@ class EngineLoop:
         self._queue.remove(lambda job: job.ticket.closed)
 
     def _guarded(self, ticket: Ticket, work: Callable[[], None]) -> None:
-        """Let an error of one drawing end its request, and no other."""
+        """Run `work`, so that an error ends only its own request."""
         try:
             work()
         except RequestError as error:
@@ -217,7 +217,7 @@ class EngineLoop:
         self._pictures.append(picture)
 
     def _take(self, turn: Turn) -> None:
-        """Tell a client what a turn did to its picture."""
+        """Send a client the results of a turn of its picture."""
         picture, job = turn.picture, turn.picture.job
         self.metrics.decided(turn.decided)
         for event in turn.events:
@@ -232,7 +232,7 @@ class EngineLoop:
             self._finish(picture, turn.finished)
 
     def _encode(self, job: Job, work: Callable[[], None]) -> None:
-        """Decode and encode a picture beside the loop."""
+        """Decode and encode a picture in another thread."""
 
         def encode() -> None:
             if not job.ticket.closed:
@@ -266,7 +266,7 @@ class EngineLoop:
 
 
 def open_slots(models: ServedModels, count: int) -> PictureSlots:
-    """What draws so many pictures at once; ValueError where that cannot be done here."""
+    """Create batch slots for so many pictures; raises ValueError if that is not possible on this machine."""
     if models.device is None:
         return SessionSlots(models, count)
     from underpaint.serve.device_slots import DeviceSlots

@@ -1,4 +1,4 @@
-"""What every request passes before the application sees it: keys, limits of size and time, a log line."""
+"""ASGI middleware that checks every request first: API keys, limits of size and time, and a log line."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Asgi: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _OPEN_PATHS: Final = ("/", "/health", "/ready")
-"""Need no key."""
+"""Paths that need no API key."""
 _LEAST_KEY: Final = 16
 _MOST_FILE: Final = 1 << 20
 _LOG = logging.getLogger("underpaint.serve")
 
 
 class Keys:
-    """The keys that clients may show; only their hashes are kept."""
+    """The accepted API keys; only their hashes are stored."""
 
     def __init__(self, keys: list[str]) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     @classmethod
     def read(cls, path: Path) -> Keys:
-        """Read keys from a file: one a line, of at least 16 characters; lines that start with # are comments.
+        """Read keys from a file: one per line, at least 16 characters each; lines that start with # are comments.
 
         Raises:
-            ValueError, OSError: No file, no key in it, or one that is too short.
+            ValueError, OSError: The file cannot be read, has no key, or has a key that is too short.
         """
         with path.open("rb") as file:
             content = file.read(_MOST_FILE + 1)
@@ -56,7 +56,7 @@ class Keys:
         return cls(keys)
 
     def client(self, header: str) -> str | None:
-        """A name for the client that shows a key in "Bearer KEY"; None where the key is none of these."""
+        """Return a client name derived from the key in "Bearer KEY"; None if the key is not accepted."""
         kind, _, key = header.partition(" ")
         digest = hashlib.sha256(key.strip().encode("utf-8", "replace")).digest()
         known = [hmac.compare_digest(digest, one) for one in self._digests]
@@ -64,13 +64,13 @@ class Keys:
 
 
 class Guard:
-    """Refuses requests without a key, and bodies that are too large or too slow; reads a body whole before it goes on.
+    """Refuses requests without a valid key, and bodies that are too large or too slow; reads whole bodies first.
 
-    scope["state"] holds `client`, whom the request counts for, and `id`.
+    It sets `client` (for the fair queue) and `id` in scope["state"].
     """
 
     def __init__(self, app: Asgi, limits: Limits, keys: Keys | None, count: Callable[[int], None]) -> None:
-        """count: told the status of every answer."""
+        """Wrap an application; `count` is called with the status of every answer."""
         self._app, self._limits, self._keys, self._count = app, limits, keys, count
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -138,7 +138,7 @@ class Guard:
 
 
 def error_body(error: RequestError) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
+    """Return the JSON body of an error in OpenAI's format."""
     kind = (
         "invalid_request_error" if error.status < 429 else "rate_limit_error" if error.status == 429 else "server_error"
     )
@@ -146,7 +146,7 @@ def error_body(error: RequestError) -> dict[str, Any]:
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """Headers that tell whether, and when, to try again."""
+    """Headers that say whether and when to retry."""
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -154,7 +154,7 @@ def error_headers(error: RequestError) -> dict[str, str]:
 
 
 async def answer(send: Send, error: RequestError) -> None:
-    """Send an error."""
+    """Send an error response."""
     content = json.dumps(error_body(error)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
@@ -163,7 +163,7 @@ async def answer(send: Send, error: RequestError) -> None:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Gives a body that was read, then what comes behind it."""
+    """Return a receive function that first returns a body already read, then later messages."""
     given = False
 
     async def again() -> Message:

@@ -1,4 +1,4 @@
-"""What `GET /metrics` shows, in Prometheus's format."""
+"""The metrics at `GET /metrics`, in Prometheus format."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _WINDOW: Final = 60.0
-"""Seconds over which the rate of tokens is taken."""
+"""Length in seconds of the window for the token rate."""
 _BUCKETS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class Metrics:
-    """The figures of one engine loop; each server has a registry of its own."""
+    """The metrics of one engine loop; each server has its own registry."""
 
     def __init__(self, waiting: Callable[[], int], busy: Callable[[], int], slots: int) -> None:
-        """waiting: pictures that wait; busy: slots that draw; slots: all of them."""
+        """Create the metrics; `waiting` counts queued pictures, `busy` counts used slots, `slots` is the total."""
         self.registry = CollectorRegistry()
         registry = self.registry
         Gauge("underpaint_queue_pictures", "Pictures that wait for a slot", registry=registry).set_function(waiting)
@@ -55,25 +55,25 @@ class Metrics:
         self._recent: deque[tuple[float, int]] = deque()
 
     def text(self) -> bytes:
-        """All figures, as Prometheus reads them."""
+        """All metrics in Prometheus text format."""
         return generate_latest(self.registry)
 
     def decided(self, tokens: int) -> None:
-        """Count tokens of one cycle."""
+        """Count the tokens of one cycle."""
         now = monotonic()
         self._recent.append((now, tokens))
         while self._recent and self._recent[0][0] < now - _WINDOW:
             self._recent.popleft()
 
     def finished(self, method: str, tokens: int, passes: int, accepted: int, drafted: int) -> None:
-        """Count a picture.
+        """Count a finished picture.
 
         Args:
-            method: What drew it.
-            tokens: Of the picture.
-            passes: Of the target.
-            accepted: Drafted tokens that were kept.
-            drafted: Drafted tokens, one a level of a tree.
+            method: Name of the decoding method.
+            tokens: Number of tokens in the picture.
+            passes: Number of target passes.
+            accepted: Number of accepted draft tokens.
+            drafted: Number of draft tokens, one per tree level.
         """
         totals = self._totals.setdefault(method, [0, 0, 0, 0])
         counters = (self._tokens, self._passes, self._accepted, self._drafted)

@@ -1,4 +1,4 @@
-"""The models that a server draws with: what they take of a request, and the files of their pictures."""
+"""The models of a server: they check and prepare requests, and encode finished pictures as files."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from underpaint.runtime.methods.preset_file import PresetFile
 
 AUTO: Final = "auto"
-"""The size that a model draws where a request names none: its largest."""
+"""The size that means the model's largest, for requests that name no size."""
 _SAMPLING: Final = ("temperature", "top_k", "top_p", "guidance")
 _MOST_CONDITIONS: Final = 256
-"""Prompts that are kept as the models read them."""
+"""Maximum number of prompts whose conditions are cached."""
 _UNDECIDED: Final = 128
-"""The grey of cells without a token, in pictures on the way."""
+"""Grey value of cells without a token in partial pictures."""
 
 
 class PreparedRequest(NamedTuple):
-    """A request as the models take it. size: a key of `ServedModels.pipelines`."""
+    """A checked request in the form that the models need. size: a key of `ServedModels.pipelines`."""
 
     request: DrawRequest
     size: str
@@ -54,14 +54,14 @@ class PreparedRequest(NamedTuple):
 
 
 class DeviceSettings(NamedTuple):
-    """The device that draws: "cuda", "cuda:1" or "cpu" (interpreted), and what makes its forward passes."""
+    """The device to draw on ("cuda", "cuda:1" or interpreted "cpu"), and the implementation of its forward passes."""
 
     name: str = "cuda"
     forward: str = "torch"
 
 
 class ServedModels:
-    """A folder's models at each of its resolutions, or a live model, under the name that requests call it by."""
+    """The models of a folder, one per resolution, or a live model; requests refer to them by `name`."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class ServedModels:
         preset: str | PresetFile | None = None,
         device: DeviceSettings | None = None,
     ) -> None:
-        """Take open models.
+        """Store open models.
 
         Args:
-            name: What `GET /v1/models` calls them.
-            pipelines: By size, "WIDTHxHEIGHT" or `AUTO`; the last one draws where a request names no size.
-            preset: The settings that methods start from; None takes the usual ones of these models.
-            device: What draws them, where they were opened for it; None draws on the host.
+            name: Their name in `GET /v1/models`.
+            pipelines: By size, "WIDTHxHEIGHT" or `AUTO`; the last one is used if a request names no size.
+            preset: The settings that methods start from; None uses the models' usual preset.
+            device: The device, if the models were opened for one; None draws on the host.
 
         Raises:
-            ValueError: They draw no pictures.
+            ValueError: The models have no picture decoder.
         """
         self.name, self.pipelines, self.device = name, dict(pipelines), device
         self.default_size = list(self.pipelines)[-1]
@@ -103,9 +103,9 @@ class ServedModels:
         context: EngineContext | None = None,
         device: DeviceSettings | None = None,
     ) -> Self:
-        """Load the models of a folder: of one resolution, or of all that it has; `context` as in `Pipeline.open`.
+        """Load the models of a folder: of one resolution, or of all; see `Pipeline.open` for `context`.
 
-        device: What draws them; backend is then "device".
+        device: The device to draw on; backend must then be "device".
 
         Raises:
             ValueError, OSError: See `Pipeline.open` and `Pipeline.read_words_by`.
@@ -127,7 +127,7 @@ class ServedModels:
         return code_colours(self.pipelines[self.default_size])
 
     def info(self) -> ModelInfo:
-        """What clients are told; the models may lack what some of the methods need."""
+        """Public information for clients; some of the listed methods may need a model that is missing."""
         own = self.pipelines[self.default_size].sampling
         return ModelInfo(
             self.name,
@@ -139,16 +139,16 @@ class ServedModels:
         )
 
     def usual_method(self, size: str) -> DecodingMethod:
-        """The method of requests that name none, on the models of a size."""
+        """Return the default method, built for the models of a size."""
         pipeline = self.pipelines[size]
         config = resolve(DEFAULT_METHOD, pipeline.sampling.temperature, preset=self._preset)
         return build_method(DEFAULT_METHOD, config, pipeline.tables)
 
     def prepare(self, request: DrawRequest) -> PreparedRequest:
-        """Check a request and read its prompt; slow for models whose prompts go through a text encoder.
+        """Check a request and read its prompt; slow for models with a text encoder.
 
         Raises:
-            RequestError: The models do not draw this; the message says what they expect.
+            RequestError: The models cannot draw this; the message says what they expect.
         """
         size = self.default_size if request.size == AUTO else request.size
         if size not in self.pipelines:
@@ -166,7 +166,7 @@ class ServedModels:
                 parameter = "method"
                 config = resolve(request.method, sampling.temperature, preset=self._preset)
                 prepared = PreparedRequest(request, size, condition, sampling, config)
-                # Opened on models that draw nothing, so that what they refuse is refused before the request waits.
+                # Open the method here without drawing, so that its errors refuse the request before it waits.
                 models.target(condition, config.target_sampling(sampling))
                 key = (request.method, size, sampling.temperature == 0, sampling.guidance == 1.0)
                 if key not in self._opened:
@@ -180,7 +180,7 @@ class ServedModels:
         return prepared
 
     def _condition(self, size: str, prompt: str) -> Condition:
-        """What a prompt reads as; the last ones are kept, as a replica checks a request before it draws it."""
+        """The condition of a prompt; recent ones are cached, because a replica checks a request before drawing it."""
         key = (size, prompt)
         condition = self._conditions.pop(key, None)
         if condition is None:
@@ -191,23 +191,23 @@ class ServedModels:
         return condition
 
     def encoded(self, size: str, tokens: IntArray, form: OutputFormat) -> tuple[bytes, str]:
-        """The file of a picture [cells], and its size in pixels; cells of `NO_TOKEN` are grey."""
+        """Return the image file of a picture [cells], and its size in pixels; cells of `NO_TOKEN` are grey."""
         models, stream = self.pipelines[size], io.BytesIO()
         decided = tokens != NO_TOKEN
         places = np.maximum.accumulate(np.where(decided, np.arange(tokens.size), 0))
         picture = models.picture(np.maximum(tokens[places], 0))
         if not decided.all():
             picture = _greyed(picture, decided.reshape(models.grid))
-        # Each format reads its own options: PNG is fast, WebP keeps every pixel.
+        # Each format uses its own options: fast PNG, lossless WebP.
         Image.fromarray(picture).save(stream, form.upper(), compress_level=1, lossless=True, quality=95)
         return stream.getvalue(), f"{picture.shape[1]}x{picture.shape[0]}"
 
 
 def build(prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
-    """The method of a request.
+    """Build the method of a request.
 
     Raises:
-        ValueError: A setting does not fit the models, or nothing says what their passes cost.
+        ValueError: A setting does not fit the models, or the method needs pass costs that were not measured.
     """
     tables = models.tables
     if prepared.config.needs_costs and models.backend != DEVICE:
@@ -222,7 +222,7 @@ def build(prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
 
 
 def pixel_size(models: OpenModels) -> str:
-    """ "WIDTHxHEIGHT" of the pictures; `AUTO` where nothing tells."""
+    """ "WIDTHxHEIGHT" of the pictures; `AUTO` if the resolution is unknown."""
     if models.resolution is None:
         return AUTO
     return f"{models.resolution // models.grid.height * models.grid.width}x{models.resolution}"
@@ -242,7 +242,7 @@ def _sampling(request: DrawRequest, models: OpenModels) -> SamplingParams:
 
 
 def _greyed(picture: Picture, decided: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Picture:
-    """The picture [H, W, 3] with grey in the place of cells [h, w] that are not decided, where cells are squares."""
+    """Return the picture [H, W, 3] with undecided cells [h, w] in grey; unchanged if cells are not square."""
     (height, width), (rows, columns) = picture.shape[:2], decided.shape
     side = height // rows
     if (rows * side, columns * side) != (height, width):

@@ -1,4 +1,4 @@
-"""The page at `/`, which shows a picture while it is decided, and the colours that it shows tokens in."""
+"""The web page at `/`, which shows a picture while its tokens are decided, and the colours for tokens."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from underpaint.serve.app import DrawingEngine
 
 _MOST_PICTURES: Final = 64
-"""Pictures that are decoded for the colours of all codes."""
+"""Maximum number of pictures that are decoded to find the colours of all codes."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""What the page may load: itself, and this server's answers."""
+"""Content security policy of the page: it may load only itself and this server's answers."""
 
 
 def add_page(app: FastAPI, engine: DrawingEngine) -> None:
-    """Serve the page and the colours of the codes."""
+    """Add the page and the colours of the codes to the application."""
     page = files("underpaint.serve").joinpath("page.html").read_text(encoding="utf-8")
 
     @app.get("/", include_in_schema=False)
@@ -41,10 +41,10 @@ def add_page(app: FastAPI, engine: DrawingEngine) -> None:
 
 
 def code_colours(models: OpenModels) -> bytes:
-    """The mean colour of every code, as it looks among codes like it: red, green and blue of each, [V, 3] bytes.
+    """Return the mean RGB colour of every code, decoded among similar codes: [V, 3] bytes.
 
     Raises:
-        RequestError: The codebook is so large that it would take too long.
+        RequestError: The codebook is too large; it would take too long.
     """
     cells, codebook = models.grid.cells, np.asarray(models.tables.codebook, dtype=np.float64)
     size = len(codebook)
@@ -54,7 +54,7 @@ def code_colours(models: OpenModels) -> bytes:
     order = _by_likeness(codebook)
     for first in range(0, size, cells):
         codes = np.resize(order[first : first + cells], cells).reshape(models.grid)
-        codes[1::2] = codes[1::2, ::-1]  # rows to and fro, so that neighbours are alike down the grid too
+        codes[1::2] = codes[1::2, ::-1]  # reverse every second row, so that vertical neighbours are similar too
         picture = models.picture(codes.ravel())
         high, wide = picture.shape[0] // models.grid.height, picture.shape[1] // models.grid.width
         patches = picture[: high * models.grid.height, : wide * models.grid.width]
@@ -64,7 +64,7 @@ def code_colours(models: OpenModels) -> bytes:
 
 
 def _by_likeness(codebook: FloatArray) -> IntArray:
-    """The codes in order along the axis that they vary most on; codebook: [V, E]."""
+    """Return the codes sorted along the principal axis of the codebook [V, E]."""
     centred = codebook - codebook.mean(0)
     axis = np.ones(centred.shape[1])
     for _ in range(8):  # power iteration: the order need not be exact

@@ -1,4 +1,4 @@
-"""How far pictures are: what a cycle did to one, as its client sees it, and what draws several of them at once."""
+"""Progress of pictures: converts the results of decoding cycles to client events; defines batch slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from underpaint.serve.ticket import Ticket
 
 
 class Job(NamedTuple):
-    """One picture of a request. image: its place in the request."""
+    """One picture of a request. image: its index in the request."""
 
     ticket: Ticket
     prepared: PreparedRequest
@@ -30,20 +30,20 @@ class Job(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """Of its noise."""
+        """The noise seed."""
         return self.prepared.request.seeds[self.image]
 
 
 @dataclass(slots=True, eq=False)
 class Picture:
-    """A picture in a slot.
+    """A picture in a batch slot.
 
     Attributes:
-        job: What is drawn.
-        tokens: [cells] int64, `NO_TOKEN` where none is decided; kept up to date only while somebody watches.
-        started: When it took its slot, by `time.monotonic`.
-        cycles: That `tokens` is up to date with.
-        partial: Pictures on the way that were made.
+        job: The picture's job.
+        tokens: [cells] int64, `NO_TOKEN` for undecided cells; only updated while a client watches.
+        started: Time when it took its slot, from `time.monotonic`.
+        cycles: Number of cycles that `tokens` includes.
+        partial: Number of partial pictures made so far.
     """
 
     job: Job
@@ -54,12 +54,12 @@ class Picture:
 
     @property
     def watched(self) -> bool:
-        """Whether its client sees it on the way."""
+        """Whether its client receives events or partial pictures."""
         request = self.job.prepared.request
         return request.events or request.partial_images > 0 or request.picture_every > 0
 
     def partial_due(self, event: CellsEvent) -> bool:
-        """Whether the client is to see the picture now, behind an event."""
+        """Return whether a partial picture must be sent after this event."""
         request, sent = self.job.prepared.request, self.partial
         if event.decided == event.cells:
             return False
@@ -70,7 +70,7 @@ class Picture:
         )
 
     def after_cycle(self, cycle: Cycle | RepairCycle | CellStep | None) -> CellsEvent:
-        """What a cycle of a session did; see `DecodingSession.cycle`."""
+        """Convert a session's last cycle to an event; see `DecodingSession.cycle`."""
         accepted: list[CellToken] = []
         redrawn: list[CellToken] = []
         drawn: list[CellToken] = []
@@ -84,7 +84,7 @@ class Picture:
             rejected = list(range(cycle.cell + kept, beyond))
             (redrawn if rejected else drawn).extend(placed[kept:])
         elif isinstance(cycle, RepairCycle):
-            before = self.tokens.size - cycle.tokens.size  # a preview's cells, drawn before the picture's
+            before = self.tokens.size - cycle.tokens.size  # cells of a preview, which come before the picture's
             inside = np.flatnonzero(cycle.draft.ravel() != NO_TOKEN).tolist()
             region, now = cycle.region.ravel(), cycle.tokens.ravel()
             for cell in inside:
@@ -95,11 +95,11 @@ class Picture:
         return self._after(self.cycles + 1, accepted, redrawn, drawn, rejected)
 
     def after_verdicts(self, tokens: IntArray, history: IntArray) -> Iterator[CellsEvent]:
-        """What the cycles since the last event did, in raster order by draft trees; an event for each.
+        """Yield an event for each new cycle that verified a draft tree in raster order.
 
         Args:
-            tokens: [cells], of which those that the cycles decided are read.
-            history: [cycles, 3] of all cycles: drafted tokens that were accepted, levels of the tree, its nodes.
+            tokens: [cells]; only cells that the cycles decided are read.
+            history: [cycles, 3] of all cycles: accepted draft tokens, tree levels, tree nodes.
         """
         for number in range(self.cycles + 1, len(history) + 1):
             kept, depth = history[number - 1, :2].tolist()
@@ -111,14 +111,14 @@ class Picture:
     def after_cells(
         self, tokens: IntArray, decided: BoolArray, cycles: int, refused: IntArray | None = None
     ) -> Iterator[CellsEvent]:
-        """What the cycles since the last event decided together; nothing where they decided no cell.
+        """Yield one event for all cycles since the last event; nothing if they decided no cell.
 
         Args:
             tokens: [cells].
-            decided: [cells], of which tokens are decided.
-            cycles: All so far.
-            refused: Cells [n] whose drafts were refused, where a picture was drafted: its first event has what stays
-                of the draft, later ones what is drawn in the place of the rest. None where no picture was drafted.
+            decided: [cells], whether each cell has its token.
+            cycles: Number of all cycles so far.
+            refused: Cells [n] of a drafted picture that were rejected: the first event has the accepted cells, later
+                ones the redrawn cells. None if no picture was drafted.
         """
         new = np.flatnonzero(decided & (self.tokens == NO_TOKEN)).tolist()
         if not new:
@@ -150,7 +150,7 @@ class Picture:
 
 
 class Finished(NamedTuple):
-    """A picture's tokens [cells], and what it cost. accepted: of `drafted` tokens, how many were kept."""
+    """A finished picture: tokens [cells] and cost. accepted: how many of the `drafted` tokens were accepted."""
 
     tokens: IntArray
     target_passes: int
@@ -160,7 +160,7 @@ class Finished(NamedTuple):
 
     @classmethod
     def of(cls, tokens: IntArray, target_passes: int, drafter_passes: int, result: DecodingResult | Drawing) -> Self:
-        """Count the drafts of a result: tokens, one a level of a tree, or the cells of a drafted picture."""
+        """Count the draft tokens of a result: one per tree level, or one per cell of a drafted picture."""
         if result.accepted is not None:
             return cls(tokens, target_passes, drafter_passes, sum(result.accepted), sum(result.depths or ()))
         kept = len(result.kept_cells or ())
@@ -168,14 +168,14 @@ class Finished(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a turn did to one picture.
+    """The result of one turn for one picture.
 
     Attributes:
         picture: The picture.
-        decided: How many tokens it decided.
-        events: What its cycles did; they are made as they are taken. Empty where nobody watches.
-        finished: The picture; None where it goes on.
-        error: Why it ended; None where it did not.
+        decided: Number of tokens decided in the turn.
+        events: Events of its cycles, created lazily. Empty if no client watches.
+        finished: The finished picture; None if it continues.
+        error: The error that ended it; None if there was none.
     """
 
     picture: Picture
@@ -186,22 +186,22 @@ class Turn(NamedTuple):
 
 
 class PictureSlots(Protocol):
-    """Draws several pictures at once. A picture depends on its seed alone, and not on what else is drawn."""
+    """Draws several pictures at once. A picture depends only on its seed, not on the other pictures."""
 
     def check(self, prepared: PreparedRequest) -> None:
-        """Look whether a request can be drawn, in any thread; ValueError says why not."""
+        """Check from any thread whether a request can be drawn; raises ValueError with the reason if not."""
         ...
 
     def takes(self, prepared: PreparedRequest) -> bool:
-        """Whether a picture can be opened now; there is a free slot."""
+        """Return whether a picture can be opened now, given that there is a free slot."""
         ...
 
     def open(self, picture: Picture) -> None:
-        """Let a picture take a slot."""
+        """Start drawing a picture in a free slot."""
         ...
 
     def turn(self) -> Iterator[Turn]:
-        """Make a cycle or a few of every picture; one that finished or failed has left its slot."""
+        """Run one or a few cycles of every picture; pictures that finished or failed leave their slots."""
         ...
 
     def drop(self, picture: Picture) -> None:

@@ -1,4 +1,4 @@
-"""Who draws next: first come, first served, with a fair share for each client."""
+"""The queue of pictures: first come, first served, with a fair share for each client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class _Waiting(NamedTuple, Generic[Item]):
-    """An item in its place. start: its time by `FairQueue`'s clock. number: of its arrival."""
+    """A queued item. start: its virtual start time in `FairQueue`. number: its arrival number."""
 
     start: float
     number: int
@@ -22,8 +22,8 @@ class _Waiting(NamedTuple, Generic[Item]):
 class FairQueue(Generic[Item]):
     """Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): the earliest start time goes first.
 
-    An item starts where its client's item before it ends, or now, whichever is later. So clients that ask for little
-    are served in the order they come, and one that asks for much waits behind itself alone. Not thread-safe.
+    An item starts when the previous item of its client ends, or now if that is later. So clients with few requests are
+    served in order of arrival, and a client with many only waits for its own. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class FairQueue(Generic[Item]):
         return len(self._heap)
 
     def push(self, client: str, item: Item, cost: float = 1.0) -> None:
-        """Let an item wait. cost: its share of a slot's time, in any unit."""
+        """Add an item. cost: its share of a slot's time, in any unit."""
         start = max(self._now, self._ends.get(client, 0.0))
         self._ends[client] = start + cost
         self._arrivals += 1
@@ -44,19 +44,19 @@ class FairQueue(Generic[Item]):
 
     @property
     def first(self) -> Item:
-        """The next item, which stays; IndexError where none waits."""
+        """The next item, which stays queued; raises IndexError if the queue is empty."""
         return self._heap[0].item
 
     def pop(self) -> Item:
-        """Take the next item; IndexError where none waits."""
+        """Remove and return the next item; raises IndexError if the queue is empty."""
         first = heapq.heappop(self._heap)
         self._now = first.start
-        if len(self._ends) > 2 * len(self._heap):  # of most of these clients nothing waits
+        if len(self._ends) > 2 * len(self._heap):  # most of these clients have nothing queued
             self._ends = {client: end for client, end in self._ends.items() if end > self._now}
         return first.item
 
     def remove(self, leaves: Callable[[Item], bool]) -> list[Item]:
-        """Take out the items that `leaves` names; they cost their clients nothing."""
+        """Remove the items for which `leaves` is true; their cost is refunded to their clients."""
         gone = [one for one in self._heap if leaves(one.item)]
         if gone:
             self._heap = [one for one in self._heap if not leaves(one.item)]

@@ -1,4 +1,4 @@
-"""Stands before replicas: holds the queue, and has a picture whose replica dies drawn again, the same."""
+"""The front of several replicas: it holds the queue, and redraws a picture with the same result if its replica dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from underpaint.serve.requests import (
 from underpaint.serve.ticket import Ticket
 
 MOST_ATTEMPTS: Final = 5
-"""Replicas in a row that one picture may lose before it is given up: it may be what kills them."""
+"""Maximum number of replicas that may die in a row on one picture; the picture itself may crash them."""
 _FAILED: Final = RequestError(500, "the server failed to draw this; its log says why", "internal_error")
 _LOG = logging.getLogger("underpaint.serve")
 
@@ -41,8 +41,8 @@ _LOG = logging.getLogger("underpaint.serve")
 class _Picture:
     """One picture of a request, which any replica may draw.
 
-    image: its place in the request. cycle, partial: the last event of each kind that the client has, so that a second
-    replica's are not sent twice.
+    image: its index in the request. cycle, partial: number of the last event of each kind sent to the client, so that
+    events of a second replica are not sent twice.
     """
 
     ticket: Ticket
@@ -54,7 +54,7 @@ class _Picture:
     task: asyncio.Task[None] | None = None
 
     def is_new(self, event: Event) -> bool:
-        """Whether the client does not have this event yet; it is then counted as sent."""
+        """Return whether the client has not received this event yet; it then counts as sent."""
         if isinstance(event, CellsEvent):
             new, self.cycle = event.number > self.cycle, max(event.number, self.cycle)
             return new
@@ -65,11 +65,11 @@ class _Picture:
 
 
 class ReplicaFront:
-    """Stands for all replicas as one engine does for the application; see `app.DrawingEngine`.
+    """Makes all replicas look like one engine; see `app.DrawingEngine`.
 
-    It holds the queue and hands out single pictures, as many as the replicas have slots. A picture is drawn by its seed
-    alone, so one whose replica dies is drawn again by another, and its client gets what is missing. All state belongs
-    to a thread with an event loop of its own.
+    It holds the queue and distributes single pictures, as many as the replicas have slots. A picture depends only on
+    its seed, so if its replica dies, another redraws it, and the client gets the missing events. All state belongs to
+    the thread of one event loop.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class ReplicaFront:
         gpus: int = 0,
         address: str | None = None,
     ) -> None:
-        """Start the replicas, and wait until the first ones have opened their models.
+        """Start the replicas, and wait until the first ones have loaded their models.
 
         Args:
-            open_models: How a replica opens them.
-            scale: How many replicas.
-            slots: Pictures that a replica draws side by side.
-            limits: What is refused.
-            gpus: GPUs of a replica.
-            address: Of a Ray cluster; None starts a local one, whose cores the replicas share.
+            open_models: Loads the models in a replica.
+            scale: Minimum and maximum number of replicas.
+            slots: Number of batch slots per replica.
+            limits: The limits on requests; None uses the defaults.
+            gpus: Number of GPUs per replica.
+            address: Address of a Ray cluster; None starts a local one, whose cores the replicas share.
 
         Raises:
             ValueError: Ray cannot be reached, or the replicas do not start.
@@ -114,26 +114,26 @@ class ReplicaFront:
 
     @property
     def alive(self) -> bool:
-        """Whether it works."""
+        """Whether it is running."""
         return self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         return self.alive and not self._draining
 
     @property
     def lost_calls(self) -> int:
-        """Calls of replicas that died, which were made again."""
+        """Number of replica calls that were lost to a dead replica."""
         return self._lost
 
     @property
     def finished_pictures(self) -> int:
-        """Pictures that clients have whole."""
+        """Number of pictures completed for clients."""
         return self._finished
 
     def code_colours(self) -> bytes:
-        """See `page.code_colours`; a replica makes them."""
+        """See `page.code_colours`; a replica computes them."""
         if self._colours is None:
             made = asyncio.run_coroutine_threadsafe(
                 self._unless_lost("codes", self._replicas.colours.remote), self._loop
@@ -148,12 +148,12 @@ class ReplicaFront:
         return asyncio.run_coroutine_threadsafe(self._accept(request), self._loop).result()
 
     def drain(self, seconds: float) -> None:
-        """Take no more requests from now on, and refuse what is not finished after `seconds`; returns at once."""
+        """Stop accepting requests now, and refuse those not finished after `seconds`; returns immediately."""
         self._draining = True
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._refuse_all)
 
     def close(self, seconds: float = 0.0) -> None:
-        """Drain, wait until nothing is drawn, and end the replicas."""
+        """Drain, wait until no picture is in progress, and end the replicas."""
         if not self.alive:
             return
         self.drain(seconds)
@@ -174,7 +174,7 @@ class ReplicaFront:
             refusal = too_late(seconds)
         if refusal is not None:
             raise refusal
-        self._refuse_if_full(count)  # others came meanwhile
+        self._refuse_if_full(count)  # other requests may have come in the meantime
         self.metrics.stages.labels("encode").observe(monotonic() - arrived)
         ticket = Ticket(request, arrived + seconds, self._forget)
         size = self.info.default_size if request.size not in self._replicas.cells else request.size
@@ -193,7 +193,7 @@ class ReplicaFront:
         self.limits.check_room(len(self._queue), count, self._seconds_a_picture / self._most)
 
     async def _unless_lost(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """What `call` returns, made again where its replica dies; a RequestError where too many die in a row."""
+        """Call, and again if the replica dies; returns the result, or a RequestError if it fails or too many die."""
         for attempt in range(MOST_ATTEMPTS):
             try:
                 return await call()
@@ -209,23 +209,23 @@ class ReplicaFront:
         return RequestError(503, lost, "replicas_lost")
 
     def _fill(self) -> None:
-        """Hand out pictures while the replicas have slots."""
+        """Distribute pictures while the replicas have free slots."""
         while len(self._queue) and len(self._drawn) < self._most:
             picture = self._queue.pop()
             self._drawn.add(picture)
             picture.task = self._loop.create_task(self._draw(picture))
-            # A task that is cancelled before its first step never runs any of `_draw`, a `finally` there included.
+            # A task cancelled before its first step runs nothing of `_draw`, not even a `finally`.
             picture.task.add_done_callback(partial(self._free, picture))
 
     def _free(self, picture: _Picture, _: asyncio.Task[None]) -> None:
-        """Give the slot of a picture whose task has ended to the next one."""
+        """Free the slot of a picture whose task has ended, for the next picture."""
         self._drawn.discard(picture)
         if picture.ticket.closed:
             self._settle(picture.ticket)
         self._fill()
 
     async def _draw(self, picture: _Picture) -> None:
-        """Draw a picture, on one replica after another if need be."""
+        """Draw a picture, on further replicas if one dies."""
         picture.started = monotonic()
         try:
             failure = await self._unless_lost(picture.request.id, lambda: self._draw_once(picture))
@@ -236,7 +236,7 @@ class ReplicaFront:
             self._end(picture.ticket, _FAILED)
 
     async def _draw_once(self, picture: _Picture) -> RequestError | None:
-        """Draw a picture on one replica; None once the client has it."""
+        """Draw a picture on one replica; None when the client has it."""
         response = self._replicas.draws.remote(picture.request)
         try:
             async for event in response:
@@ -265,7 +265,7 @@ class ReplicaFront:
         picture.ticket.put(replace(event, image=picture.image))
 
     def _end(self, ticket: Ticket, error: RequestError) -> None:
-        """Refuse the rest of a request."""
+        """End a request with an error."""
         ticket.put(error)
         self._settle(ticket)
 
@@ -274,12 +274,12 @@ class ReplicaFront:
             self._end(ticket, shutting_down())
 
     def _forget(self, ticket: Ticket) -> None:
-        """The client left: see `Ticket.cancel`."""
+        """Drop a request whose client has left; see `Ticket.cancel`."""
         self.metrics.cancelled.inc()
         self._loop.call_soon_threadsafe(self._settle, ticket)
 
     def _settle(self, ticket: Ticket) -> None:
-        """Drop what is left of a closed ticket: its pictures leave the queue and their replicas."""
+        """Clean up a closed ticket: remove its pictures from the queue and cancel those in progress."""
         timer = self._tickets.pop(ticket, None)
         if timer is not None:
             timer.cancel()

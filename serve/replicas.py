@@ -1,4 +1,4 @@
-"""Engine loops under Ray Serve, each in a process of its own."""
+"""Runs engine loops as Ray Serve replicas, each in its own process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from underpaint.serve.models import ServedModels
 from underpaint.serve.requests import DrawRequest, Event, Limits, ModelInfo, RequestError
 
 OpenModels: TypeAlias = Callable[[int | None], ServedModels]
-"""Opens the models of a replica, on so many threads; None takes all cores. It can be pickled."""
+"""Loads the models of a replica with this many threads; None uses all cores. It must be picklable."""
 _CHECKS: Final = 16
-"""Requests that a replica checks while all its slots draw."""
+"""Maximum number of requests that a replica checks while all its slots are busy."""
 _BOUNDLESS: Final = 1 << 30
 
 
 class Scale(NamedTuple):
-    """Replicas, at least and at most; Ray's autoscaling moves between the two."""
+    """Minimum and maximum number of replicas; Ray autoscales between them."""
 
     least: int
     most: int
@@ -39,7 +39,7 @@ class Scale(NamedTuple):
         """Read "N" or "MIN:MAX".
 
         Raises:
-            ValueError: It is neither, or out of order.
+            ValueError: The text has neither form, or MIN exceeds MAX.
         """
         parts = re.fullmatch(r"(\d{1,4})(?::(\d{1,4}))?", text)
         least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (0, 0)
@@ -49,24 +49,24 @@ class Scale(NamedTuple):
 
 
 class Replica:
-    """One engine loop in a process of Ray's."""
+    """One engine loop in a Ray process."""
 
     def __init__(self, open_models: OpenModels, threads: int | None, slots: int) -> None:
-        """Open the models; the front holds the limits, so none apply here."""
+        """Load the models; the front enforces the limits, so there are none here."""
         limits = Limits(seconds=float(_BOUNDLESS), waiting=_BOUNDLESS)
         self._refusal = ""
         try:
             self._engine = EngineLoop(open_models(threads), slots, limits)
-        except (ValueError, OSError) as error:  # told by `info`: Ray would try again, and say less
+        except (ValueError, OSError) as error:  # `info` reports it: Ray would retry, with a less useful message
             self._refusal = str(error)
 
     def check_health(self) -> None:
-        """Tell Ray that it must be replaced; RuntimeError where the loop has ended."""
+        """Let Ray replace this replica: raises RuntimeError if the loop has ended."""
         if not self._refusal and not self._engine.alive:
             raise RuntimeError("the engine loop has ended")
 
     async def info(self) -> tuple[ModelInfo, dict[str, int]] | str:
-        """What it draws, and the cells of a picture by size; why it cannot, where its models do not open."""
+        """Return the model information, and the cells of a picture by size; or why the models do not load."""
         if self._refusal:
             return self._refusal
         pipelines = self._engine.models.pipelines
@@ -80,7 +80,7 @@ class Replica:
             return error
 
     async def check(self, request: DrawRequest) -> RequestError | None:
-        """Why the models do not draw a request; None where they do."""
+        """Return the error if the models cannot draw a request, else None."""
         try:
             await asyncio.to_thread(self._engine.prepare, request)
         except RequestError as error:
@@ -88,7 +88,7 @@ class Replica:
         return None
 
     async def draw(self, request: DrawRequest) -> AsyncIterator[Event]:
-        """Draw one picture: its events. A client that leaves frees its slot."""
+        """Draw one picture and yield its events. If the client leaves, its slot is freed."""
         try:
             ticket = await asyncio.to_thread(self._engine.submit, request)
         except RequestError as error:
@@ -103,20 +103,20 @@ class Replica:
 
 
 class Deployment:
-    """The replicas under Ray Serve. handle: makes calls of them."""
+    """The replicas under Ray Serve, with handles to call them."""
 
     def __init__(
         self, open_models: OpenModels, scale: Scale, slots: int, seconds: float, gpus: int, address: str | None
     ) -> None:
-        """Start the replicas, and wait until the first ones have opened their models.
+        """Start the replicas, and wait until the first ones have loaded their models.
 
         Args:
-            open_models: How a replica opens them.
-            scale: How many replicas.
-            slots: Pictures that a replica draws at once.
-            seconds: That a replica which Ray retires has to finish what it draws.
-            gpus: GPUs of a replica.
-            address: Of a Ray cluster; None starts a local one, whose cores the replicas share.
+            open_models: Loads the models in a replica.
+            scale: Minimum and maximum number of replicas.
+            slots: Number of batch slots per replica.
+            seconds: Time that a replica has to finish its pictures when Ray retires it.
+            gpus: Number of GPUs per replica.
+            address: Address of a Ray cluster; None starts a local one, whose cores the replicas share.
 
         Raises:
             ValueError: Ray cannot be reached, or the replicas do not start.
@@ -160,7 +160,7 @@ class Deployment:
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._own_ray and self._address is None:
-            # The front draws nothing, so the replicas have all cores; more replicas than cores share them.
+            # The front does not draw, so the replicas get all cores; if there are more replicas than cores, they share.
             ray.init(num_cpus=max(usable_cores(), scale.most), include_dashboard=False, **quiet)
         elif self._own_ray:
             ray.init(address=self._address, **quiet)
@@ -168,13 +168,13 @@ class Deployment:
         serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "WARNING"})
 
     def end(self) -> None:
-        """Withdraw the application, and end Ray where it was started here."""
+        """Delete the application, and stop Ray if it was started here."""
         for handle in self._handles:
-            handle.shutdown()  # what it does in the background would start Ray again
+            handle.shutdown()  # its background work would start Ray again
         if self._own_ray and self._address is None:
             ray.shutdown()
         elif ray.is_initialized():
-            with suppress(RayError, RayServeException):  # the cluster may be what failed
+            with suppress(RayError, RayServeException):  # the cluster itself may have failed
                 serve.delete(self._name)
             if self._own_ray:
                 ray.shutdown()

@@ -1,4 +1,4 @@
-"""What a server is asked to draw, the limits of it, and what it answers while it draws."""
+"""Requests to a server, its limits, and the events that it sends while it draws."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RequestError(Exception):
 
     Attributes:
         status: HTTP status.
-        code: A short name for programs, as OpenAI's errors have one.
-        parameter: The field of the request that is at fault; None where none is.
-        retry_after: Seconds after which to try again; None where that is of no use.
+        code: A short machine-readable name, as in OpenAI's errors.
+        parameter: The wrong field of the request; None if no field is wrong.
+        retry_after: Seconds after which the client should try again; None if that does not help.
     """
 
     def __init__(
@@ -33,32 +33,32 @@ class RequestError(Exception):
 
 
 def invalid(message: str, parameter: str | None = None) -> RequestError:
-    """A request that no server would take: status 400."""
+    """Return an error for an invalid request: status 400."""
     return RequestError(400, message, "invalid_value", parameter)
 
 
 def too_late(seconds: float) -> RequestError:
-    """A request that was not finished within so many seconds: status 504."""
+    """Return an error for a request that was not finished within so many seconds: status 504."""
     late = f"the request was not finished within its {seconds:.3g} seconds"
     return RequestError(504, f"{late}; allow more, or ask for fewer pictures", "deadline_exceeded")
 
 
 def shutting_down() -> RequestError:
-    """A request that comes, or is not finished, as the server ends: status 503."""
+    """Return an error for a request that arrives, or is not finished, while the server shuts down: status 503."""
     said = "the server is shutting down and takes no more requests; send this one to another, or later"
     return RequestError(503, said, "shutting_down")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server takes.
+    """The limits of one server.
 
     Attributes:
-        body_bytes: Of a request.
-        prompt_characters: Of a prompt.
-        images: Pictures of one request.
-        seconds: From a request's arrival to its last picture.
-        waiting: Pictures that wait for a free slot, of all requests.
+        body_bytes: Maximum size of a request body, in bytes.
+        prompt_characters: Maximum length of a prompt.
+        images: Maximum number of pictures per request.
+        seconds: Maximum time from a request's arrival to its last picture.
+        waiting: Maximum number of queued pictures, over all requests.
         stalled_seconds: How long a client may leave sent bytes unread, or take to send its request.
     """
 
@@ -70,11 +70,11 @@ class Limits:
     stalled_seconds: float = 30.0
 
     def seconds_of(self, request: DrawRequest) -> float:
-        """Seconds that a request has: those that it asks for, at most the server's."""
+        """Return the time limit of a request in seconds: its own, but at most the server's."""
         return min(self.seconds, request.seconds or self.seconds)
 
     def check_room(self, waiting: int, count: int, seconds: float) -> None:
-        """RequestError (429) where `count` pictures are too many while `waiting` wait, with `seconds` between them."""
+        """Raise RequestError (429) if `count` more pictures exceed the queue; `seconds` pass between two pictures."""
         if waiting + count > self.waiting:
             raise RequestError(
                 429,
@@ -86,7 +86,7 @@ class Limits:
 
 
 class ModelInfo(NamedTuple):
-    """What a server draws with. sizes: "WIDTHxHEIGHT"; sampling: the model's own, by the fields of a request."""
+    """A server's models. sizes: "WIDTHxHEIGHT"; sampling: the model's defaults, by field name of a request."""
 
     name: str
     sizes: tuple[str, ...]
@@ -98,21 +98,21 @@ class ModelInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DrawRequest:
-    """Pictures of one prompt, one for each seed. It can be pickled.
+    """A request for pictures of one prompt, one per seed. It can be pickled.
 
     Attributes:
-        id: Names the request in events and logs.
-        prompt: As the model takes it.
-        seeds: One picture each.
+        id: Identifies the request in events and logs.
+        prompt: The prompt in the model's format.
+        seeds: One seed per picture.
         method: See `underpaint methods`.
         size: "WIDTHxHEIGHT" in pixels, or "auto".
-        temperature, top_k, top_p, guidance: None takes the model's own.
-        client: Whom the request counts for where clients share the machine.
-        seconds: Its deadline, from its arrival; None takes the server's.
-        partial_images: Pictures on the way that the client asked for, evenly spaced.
-        picture_every: Cycles between pictures on the way; 0 sends none but `partial_images`.
-        events: Whether the client wants a `CellsEvent` for every cycle.
-        output_format: Of all pictures.
+        temperature, top_k, top_p, guidance: None uses the model's default.
+        client: Name of the client in the fair queue.
+        seconds: Time limit from the request's arrival; None uses the server's.
+        partial_images: Number of evenly spaced partial pictures to send.
+        picture_every: Cycles between partial pictures; 0 sends only those of `partial_images`.
+        events: Whether to send a `CellsEvent` for every cycle.
+        output_format: File format of all pictures.
     """
 
     id: str
@@ -134,17 +134,17 @@ class DrawRequest:
 
 @dataclass(frozen=True, slots=True)
 class CellsEvent:
-    """What one cycle of one picture did.
+    """The result of one decoding cycle of one picture.
 
     Attributes:
-        image: The picture's place in the request.
-        number: The cycle, counted from 1.
-        accepted: Drafted tokens that stay.
-        redrawn: Tokens that replace refused drafts.
-        drawn: Tokens of cells that nothing was drafted for.
-        rejected: Cells whose drafts were refused.
-        decided: Cells that have their token.
-        cells: Cells of the picture.
+        image: Index of the picture in the request.
+        number: Number of the cycle, counted from 1.
+        accepted: Accepted draft tokens.
+        redrawn: Tokens that replace rejected draft tokens.
+        drawn: Tokens of cells without a draft token.
+        rejected: Cells whose draft tokens were rejected.
+        decided: Number of cells that have a token.
+        cells: Number of cells in the picture.
     """
 
     image: int
@@ -159,7 +159,7 @@ class CellsEvent:
 
 @dataclass(frozen=True, slots=True)
 class PartialImage:
-    """A picture on the way, encoded; cells without a token are grey. number: counted from 0, of this picture."""
+    """An encoded partial picture; cells without a token are grey. number: index among the picture's partial ones."""
 
     image: int
     number: int
@@ -169,20 +169,20 @@ class PartialImage:
 
 @dataclass(frozen=True, slots=True)
 class FinishedImage:
-    """A picture, encoded, and what it cost.
+    """An encoded picture with its cost.
 
     Attributes:
-        image: The picture's place in the request.
-        seed: What to ask for to draw it again.
-        content: The file.
+        image: Index of the picture in the request.
+        seed: The seed that reproduces it.
+        content: The image file.
         size: "WIDTHxHEIGHT" in pixels.
-        method: What drew it.
-        tokens: Of the picture.
-        target_passes, drafter_passes: Forward passes.
-        queue_seconds: Until a slot was free.
-        draw_seconds: In the slot; other pictures' cycles between its own count too.
-        accepted: Drafted tokens that were kept.
-        drafted: Drafted tokens, one a level of a tree, or one a cell of a drafted picture.
+        method: Name of the decoding method.
+        tokens: Number of tokens in the picture.
+        target_passes, drafter_passes: Number of forward passes.
+        queue_seconds: Waiting time for a batch slot.
+        draw_seconds: Time in the slot; includes the cycles of other pictures in between.
+        accepted: Number of accepted draft tokens.
+        drafted: Number of draft tokens: one per tree level, or one per cell of a drafted picture.
     """
 
     image: int
@@ -200,4 +200,4 @@ class FinishedImage:
 
 
 Event: TypeAlias = CellsEvent | PartialImage | FinishedImage | RequestError
-"""What a ticket gives; a RequestError is its last event."""
+"""Any event of a ticket; a RequestError is always the last one."""

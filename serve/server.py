@@ -1,4 +1,4 @@
-"""Runs the application: a socket that is bound before models load, and a shutdown that finishes what was accepted."""
+"""Runs the application: it binds the socket before models load, and finishes accepted requests at shutdown."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import uvicorn
 from fastapi import FastAPI
 
 _SPARE: Final = 5
-"""Seconds behind the drained engine in which the last answers reach their clients."""
+"""Seconds after the engine has drained, for the last answers to reach their clients."""
 _CONNECTIONS: Final = 1024
 BACKLOG: Final = 1024
-"""Connections that wait to be accepted."""
+"""Maximum number of connections that wait to be accepted."""
 
 
 class Drains(Protocol):
-    """What a shutdown asks of an engine."""
+    """The engine interface that a shutdown uses."""
 
     def drain(self, seconds: float) -> None:
-        """Take no more requests, and refuse what is not finished after `seconds`; returns at once."""
+        """Stop accepting requests, and refuse those not finished after `seconds`; returns immediately."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Close the engine."""
         ...
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens nowhere yet; port 0 takes a free one.
+    """Return a socket that is bound but not listening yet; port 0 chooses a free port.
 
     Raises:
-        ValueError: The address is none of this machine, or something listens there.
+        ValueError: The address does not belong to this machine, or the port is in use.
     """
     bound: socket.socket | None = None
     try:
@@ -80,7 +80,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while it serves; a drained server ends with exit code 0, not by the signal."""
+        """Handle signals while serving; after a drain the process exits with code 0 instead of by the signal."""
         before = {number: signal.signal(number, self.handle_exit) for number in self.handled_signals}
         try:
             yield
@@ -89,7 +89,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def run_on(self, bound: socket.socket) -> None:
-        """Serve until a signal comes, then close the engine."""
+        """Serve until a signal arrives, then close the engine."""
         try:
             self.run(sockets=[bound])
         finally:

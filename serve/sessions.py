@@ -1,6 +1,6 @@
-"""Slots on the host: every picture is a decoding session on a cache of its own, and makes one cycle in turn.
+"""Batch slots on the host: each picture is a decoding session with its own cache, and runs one cycle per turn.
 
-Pictures of a live model share their target passes, where the model can pad them.
+Pictures of a live model share their target passes if the model's passes can be padded.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _LIVE: Final = "live"
 
 
 class Slot:
-    """Draws one picture at a time, on caches of its own."""
+    """Draws one picture at a time, with its own caches."""
 
     def __init__(self, served: ServedModels, lane: int) -> None:
-        """lane: its number among the slots."""
+        """Create a slot; `lane` is its index."""
         self.lane, self._served = lane, served
         self._forks: dict[str, OpenModels] = {}
         self._methods: dict[tuple[str, str, bool], DecodingMethod] = {}
 
     def open(self, prepared: PreparedRequest, models: OpenModels | None = None) -> DecodingSession:
-        """Open a method on a condition; what was open before is forgotten.
+        """Open a decoding session for a condition; the slot's previous session is dropped.
 
         Args:
-            prepared: What is drawn.
-            models: What draws it; None for a fork of the served models.
+            prepared: The request to draw.
+            models: The models to draw with; None uses a fork of the served models.
 
         Raises:
-            ValueError: As the models raise it.
+            ValueError: An error of the models.
         """
         if models is None:
             if prepared.size not in self._forks:
@@ -50,7 +50,7 @@ class Slot:
         return self._method(prepared, models).open(models, prepared.condition, prepared.sampling)
 
     def _method(self, prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
-        """The method of a request on these models; rules may keep an account, so each slot has methods of its own."""
+        """Return the method of a request on these models; rules may keep state, so each slot has its own methods."""
         key = (prepared.request.method, prepared.size, prepared.sampling.temperature == 0)
         if key not in self._methods:
             self._methods[key] = build(prepared, models)
@@ -58,7 +58,7 @@ class Slot:
 
 
 class _Drawing(NamedTuple):
-    """A picture that a slot draws. passes: of target and drafter, before it. lanes: where it shares its passes."""
+    """A picture in a slot. passes: target and drafter passes before it. lanes: set if it shares its passes."""
 
     picture: Picture
     slot: Slot
@@ -68,17 +68,17 @@ class _Drawing(NamedTuple):
 
 
 class SessionSlots:
-    """Implements `progress.PictureSlots` on sessions."""
+    """Implements `progress.PictureSlots` with decoding sessions."""
 
     def __init__(self, served: ServedModels, slots: int) -> None:
-        """Make slots; a slot's caches are allocated when it is first used."""
+        """Create slots; the caches of a slot are allocated at its first use."""
         self._served, self._slots = served, slots
         self._free = [Slot(served, lane) for lane in range(slots)]
         self._drawings: list[_Drawing] = []
         self._lanes: dict[int, LaneSessions | None] = {}
 
     def check(self, prepared: PreparedRequest) -> None:
-        """`ServedModels.prepare` has opened the method: there is nothing else that sessions need."""
+        """Do nothing: `ServedModels.prepare` has already opened the method."""
 
     def takes(self, prepared: PreparedRequest) -> bool:
         return bool(self._free)
@@ -126,7 +126,7 @@ class SessionSlots:
             yield Turn(drawing.picture, finished=done)
 
     def _shared_lanes(self, sampling: SamplingParams) -> LaneSessions | None:
-        """Where pictures under this sampling share their passes; None where each makes its own."""
+        """Return the lanes in which pictures with this sampling share passes; None if each runs its own."""
         rows = rows_of(sampling)
         if rows not in self._lanes:
             self._lanes[rows] = self._open_lanes(rows)
@@ -145,6 +145,6 @@ class SessionSlots:
 
 
 def _passes(session: DecodingSession) -> tuple[int, int]:
-    """Passes of the target and of the drafter so far."""
+    """Number of target and of drafter passes so far."""
     target, drafter, _ = session.timers
     return target.passes, 0 if drafter is None else drafter.passes

@@ -1,4 +1,4 @@
-"""A request on its way: events that the engine loop puts in and a client's connection takes out."""
+"""A request in progress: the engine loop adds events, and the client's connection reads them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Final
 from underpaint.serve.requests import DrawRequest, Event, FinishedImage, PartialImage, RequestError
 
 _MOST_PARTIAL: Final = 4
-"""Pictures on the way that wait for a client which reads slowly; more are left out."""
+"""Maximum number of unread partial pictures for a slow client; further ones are skipped."""
 
 
 class Ticket:
-    """The events of one request, in order. Any thread may put them; one coroutine takes them.
+    """The events of one request, in order. Any thread may add them; one coroutine reads them.
 
-    What a client does not read waits here, so a slow client holds no slot. It is bounded by what the request can give.
+    Unread events are stored here, so a slow client blocks no batch slot. A request has a bounded number of events.
     """
 
     def __init__(self, request: DrawRequest, deadline: float, cancel: Callable[[Ticket], None]) -> None:
-        """Start a ticket.
+        """Create a ticket.
 
         Args:
-            request: What is drawn.
-            deadline: By `time.monotonic`.
-            cancel: Told when the client leaves.
+            request: The request.
+            deadline: Deadline on the clock `time.monotonic`.
+            cancel: Callback for when the client leaves.
         """
         self.request, self.deadline, self.arrived = request, deadline, monotonic()
         self._cancel = cancel
@@ -41,14 +41,14 @@ class Ticket:
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more events: all pictures are drawn, it failed, or the client left."""
+        """Whether it accepts no more events: all pictures are drawn, it failed, or the client left."""
         return self._closed
 
     def put(self, event: Event) -> bool:
-        """Hand an event to the client.
+        """Add an event for the client.
 
         Returns:
-            Whether it was taken: not after the last one, nor another picture on the way where too many wait.
+            False if the ticket is closed, or if the event is a partial picture and too many are unread.
         """
         with self._lock:
             if self._closed or (isinstance(event, PartialImage) and self._partial >= _MOST_PARTIAL):
@@ -64,14 +64,14 @@ class Ticket:
         return True
 
     def cancel(self) -> None:
-        """Give it up: what is drawn for it is dropped, and its slots are free after their current turn."""
+        """Cancel the request: its pictures are dropped, and their slots are freed after the current turn."""
         with self._lock:
             self._closed = True
             self._events.clear()
         self._cancel(self)
 
     async def events(self) -> AsyncIterator[Event]:
-        """Every event, up to the last picture or a RequestError."""
+        """Yield every event, up to the last picture or a RequestError."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             self._wake = lambda: loop.call_soon_threadsafe(ready.set)

@@ -1,8 +1,8 @@
-"""What a drafter learns from its frozen target: EAGLE's features, unrolled as drafts (arXiv 2401.15077, 2408.15766).
+"""Distils a drafter from its frozen target: EAGLE's features, unrolled like drafts (arXiv 2401.15077, 2408.15766).
 
-The target supplies features and logits by teacher forcing. Pass 1 reads the target's features; pass k reads the
-predictions of pass k - 1, under the mask of a draft that left the committed tokens k - 1 positions ago, so deep drafts
-are trained on what they will see.
+The target provides features and logits by teacher forcing. Pass 1 reads the target's features. Pass k reads the
+predictions of pass k - 1, under the mask of a draft that left the committed tokens k - 1 positions ago, so that deep
+drafts are trained on the inputs that they will get.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,9 +20,9 @@ from underpaint.training.loop import Loss
 from underpaint.training.precision import autocast
 
 DrafterLoss: TypeAlias = Literal["distillation", "lk-alpha", "lk-lambda"]
-"""What a drafter's distributions are trained by; see `distribution_loss`."""
+"""Name of the loss on a drafter's distributions; see `distribution_loss`."""
 _LK_DECAY: Final = 3.0
-"""Of the divergence's weight as acceptance grows: the best of the paper."""
+"""Decay of the divergence's weight as acceptance grows: the paper's best value."""
 _LEAST_ACCEPTANCE: Final = 1e-5
 
 
@@ -30,7 +30,7 @@ _LEAST_ACCEPTANCE: Final = 1e-5
 class DrafterSettings:
     """Batch, unrolling and weights of a drafter's loss.
 
-    `drawn_share` of a batch's rows are the target's own drawings, where a run is given any.
+    `drawn_share` is the share of a batch's rows that the target drew itself, if a run gets such drawings.
     """
 
     batch: int = 16
@@ -53,10 +53,10 @@ class DrafterSettings:
 
 
 def unroll_bias(length: int, depth: int) -> Tensor:
-    """What pass `depth` (from 1) may see of the passes before it: [length, (depth - 1) * length].
+    """Return the bias [length, (depth - 1) * length] of pass `depth` (from 1) over the passes before it.
 
-    Of pass 1, read from the target's features: the committed positions, `depth - 1` and more back. Of each later
-    pass: the one node on the way from the last committed position to this one.
+    In pass 1, which read the target's features, it sees the committed positions, `depth - 1` and more back. In each
+    later pass it sees only the node on the path from the last committed position to this one.
     """
     ahead = torch.arange(length)[:, None] - torch.arange(length)[None, :]
     blocks = []
@@ -73,15 +73,15 @@ def unroll(
     """Run `passes` passes over whole sequences.
 
     Args:
-        drafter: with its target's codes and head.
+        drafter: Drafter with its target's codes and head.
         features: [B, T, F], the target's feature of the token before each of the T tokens.
         tokens: int64 [B, T], of a prompt's positions, then of cells 0 to T - prompt - 1.
-        passes: depth of the draft that is imitated.
-        prompt: positions of the prompt.
-        padding: [B], first positions of each row that nothing sees; None for none.
+        passes: Depth of the simulated draft.
+        prompt: Number of prompt positions.
+        padding: [B], number of masked positions at the start of each row; None for none.
 
     Returns:
-        One output a pass; position j predicts the token of cell j - prompt + 1, from j = prompt + pass - 1 on.
+        One output per pass; position j predicts the token of cell j - prompt + 1, from j = prompt + pass - 1 on.
     """
     length = tokens.shape[1]
     cells = torch.arange(-prompt, length - prompt, device=tokens.device)
@@ -103,14 +103,14 @@ def unroll(
 
 
 class Taught(NamedTuple):
-    """What a frozen target says of whole sequences in teacher forcing; see `unroll` for `prompt` and `padding`.
+    """The outputs of a frozen target on whole sequences by teacher forcing; see `unroll` for `prompt` and `padding`.
 
     Attributes:
-        tokens: int64 [B, T], of the prompt and of all cells but the last.
-        seen: [B, T, F], what the drafter reads: the target's feature before each of these tokens.
-        logits: [B, cells, V], the target's before each cell.
-        features: [B, cells, D], what its head reads there.
-        prompt: Positions of the prompt.
+        tokens: int64 [B, T], of the prompt and of all cells except the last.
+        seen: [B, T, F], the drafter's input: the target's feature before each of these tokens.
+        logits: [B, cells, V], the target's logits before each cell.
+        features: [B, cells, D], the features that the target's head reads there.
+        prompt: Number of prompt positions.
         padding: [B], or None.
     """
 
@@ -122,23 +122,23 @@ class Taught(NamedTuple):
     padding: Tensor | None = None
 
     def without_prompt(self) -> "Taught":
-        """The same, for drafters that read pictures alone, as exported ones do."""
+        """Return this without the prompt, for drafters that read only pictures, as exported ones do."""
         tokens, seen = (part[:, self.prompt :] for part in (self.tokens, self.seen))
         return self._replace(tokens=tokens, seen=seen, prompt=0, padding=None)
 
 
 def distribution_loss(drafted: Tensor, target: Tensor, loss: DrafterLoss) -> Tensor:
-    """Mean distance of a drafter's distributions from its target's, given as logits [..., V].
+    """Mean distance between the distributions of a drafter and of its target, given as logits [..., V].
 
-    Codes that the drafter cannot draft have a logit of `MASKED_SCORE`. What is distilled is the target's distribution
-    over the others. Acceptance is the sum of min(p, q), with the target's own p.
+    Codes that the drafter cannot draft have a logit of `MASKED_SCORE`. The target's distribution over the other codes
+    is distilled. Acceptance is the sum of min(p, q), with p from the target's full distribution.
 
     Args:
-        drafted: The drafter's.
-        target: The target's.
+        drafted: The drafter's logits.
+        target: The target's logits.
         loss: "distillation" is the cross-entropy to the target. "lk-alpha" is the negative logarithm of acceptance.
-            "lk-lambda" goes from the divergence to one minus acceptance as that grows, by exp(-3 acceptance). The two
-            are LK losses (arXiv 2602.23881), position by position.
+            "lk-lambda" blends from the divergence to one minus acceptance as acceptance grows, with the weight
+            exp(-3 acceptance). The last two are LK losses (arXiv 2602.23881), computed per position.
     """
     log_q = torch.log_softmax(drafted, dim=-1)
     shared: Tensor = target.masked_fill(drafted <= float(MASKED_SCORE) / 2, float(MASKED_SCORE)).softmax(dim=-1)
@@ -155,15 +155,15 @@ def distribution_loss(drafted: Tensor, target: Tensor, loss: DrafterLoss) -> Ten
 
 
 def acceptance(drafted: Tensor, target: Tensor) -> Tensor:
-    """Chance [...] that a token drawn from the drafter is accepted: the sum of min(p, q), from logits [..., V]."""
+    """Probability [...] that a token drawn from the drafter is accepted: sum of min(p, q), from logits [..., V]."""
     accepted: Tensor = torch.minimum(drafted.softmax(dim=-1), target.softmax(dim=-1)).sum(dim=-1)
     return accepted
 
 
 def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor, settings: DrafterSettings) -> Tensor:
-    """The distance to the target's distributions plus SmoothL1 to its features, over the passes.
+    """The distance to the target's distributions plus the SmoothL1 distance to its features, summed over the passes.
 
-    `logits` and `features` are the target's, [B, T + 1, ...]; a drafter's position j is compared with j + 1.
+    `logits` and `features` are the target's, [B, T + 1, ...]; a drafter's position j is compared with their j + 1.
     """
     total = logits.new_zeros(())
     for depth, out in enumerate(outputs):
@@ -177,8 +177,8 @@ def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor
 
 @torch.no_grad()
 def by_depth(outputs: Sequence[StepOutput], logits: Tensor) -> dict[str, float]:
-    """Figures of each depth, over positions: "top1_K", how often the drafter's first choice is the target's, and
-    "acceptance_K", how often a token drawn from it would be accepted behind K - 1 right ones.
+    """Mean figures of each depth K: "top1_K", how often the drafter's first choice equals the target's, and
+    "acceptance_K", how often a token drawn from it would be accepted after K - 1 correct ones.
     """
     figures = {}
     for depth, out in enumerate(outputs):
@@ -190,9 +190,9 @@ def by_depth(outputs: Sequence[StepOutput], logits: Tensor) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """What a drafter learns from its frozen target, on one grid, and how well it drafts.
+    """Trains and validates a drafter against its frozen target on one grid.
 
-    drafter: with its target's ends. settings: passes and weights of the loss. place: where both modules lie.
+    drafter: has its target's embeddings and head. settings: passes and loss weights. place: device of both modules.
     """
 
     drafter: Decoder
@@ -200,7 +200,7 @@ class Distillation:
     place: torch.device
 
     def outputs(self, taught: Taught, passes: int, random: np.random.Generator | None = None) -> list[StepOutput]:
-        """Passes over the cells; `random` draws noise for the features, as training takes it."""
+        """Run passes over the cells; `random` draws feature noise, for training."""
         seen, first = taught.seen, taught.prompt
         if random is not None:
             generator = torch.Generator(device=self.place).manual_seed(int(random.integers(2**62)))
@@ -211,7 +211,7 @@ class Distillation:
         return [StepOutput(out.logits[:, first:], out.features[:, first:], [], []) for out in made]
 
     def loss(self, taught: Taught, random: np.random.Generator) -> Loss:
-        """The loss of a batch, with the figures of every pass."""
+        """Return the loss of a batch, with the figures of every pass."""
         outputs = self.outputs(taught, self.settings.passes, random)
         value = drafter_loss(outputs, taught.logits, taught.features, self.settings)
         return Loss(value, by_depth(outputs, taught.logits))

@@ -1,10 +1,10 @@
-"""Recipe of the drafter: it is distilled from a frozen target (see `training.distillation`) on encoded scenes.
+"""Trains a drafter by distillation from a frozen target (see `training.distillation`) on encoded scenes.
 
-A share of every batch may be sequences that the target drew itself (`training.drawn`): those are what it is
-followed on when it decodes, where encoded scenes are what it was trained on.
+A share of every batch can be sequences that the target drew itself (`training.drawn`). The drafter continues such
+sequences during decoding, while the target was trained on encoded scenes.
 
-The target serves several grids, and so does its drafter: it reads features that know the grid already, and its
-rotary positions are the grid's. Steps take the grids in turn, each with as many cells a batch, as the target's did.
+The target supports several grids, and so does its drafter: its input features depend on the grid already, and it uses
+the grid's rotary positions. Steps cycle through the grids with the same number of cells per batch, as for the target.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ from underpaint.training.tokens import TokenSet
 
 @torch.no_grad()
 def taught_by(target: CaptionedTarget, codes: Tensor, word_ids: Tensor, place: torch.device) -> Taught:
-    """A captioned target's, of codes int64 [B, cells] under word ids int64 [B, prefix]."""
+    """Run a captioned target on codes int64 [B, cells] with word ids int64 [B, prefix], for distillation."""
     codes, word_ids = codes.to(place), word_ids.to(place)
     with autocast(place):
         logits, features = target(codes, word_ids)
@@ -47,7 +47,7 @@ def taught_by(target: CaptionedTarget, codes: Tensor, word_ids: Tensor, place: t
 
 
 def taught_scenes(target: CaptionedTarget, scenes: TokenSet, count: int, place: torch.device) -> Iterator[Taught]:
-    """`taught_by` of the first `count` scenes, some at once."""
+    """Yield `taught_by` for the first `count` scenes, several at once."""
     together = at_once(scenes, 16)
     for start in range(0, min(count, len(scenes.codes)), together):
         codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64))
@@ -55,7 +55,7 @@ def taught_scenes(target: CaptionedTarget, scenes: TokenSet, count: int, place: 
 
 
 def begun_drafter(target: Decoder) -> Decoder:
-    """A new drafter of `target`, which starts with its target's last norm."""
+    """Create a new drafter of `target` that starts with its target's last norm."""
     drafter = new_drafter(target)
     if drafter.norm is not None and target.norm is not None:
         drafter.norm.load_state_dict(target.norm.state_dict())
@@ -65,7 +65,7 @@ def begun_drafter(target: Decoder) -> Decoder:
 def mixed_batch(
     data: TokenSet, drawn: TokenSet, settings: DrafterSettings, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A batch as `batch_of` gives one, `drawn_share` of it from `drawn`, on average where that is a broken number."""
+    """Return a batch like that of `batch_of`, with `drawn_share` of its rows (on average) from `drawn`."""
     own = int(settings.drawn_share * settings.batch + random.random())
     parts = [
         batch_of(rows, size, settings.condition_dropout, random)
@@ -75,7 +75,7 @@ def mixed_batch(
 
 
 def held_back(drawn: TokenSet, validated: int) -> tuple[TokenSet, TokenSet]:
-    """The rows to learn from, and the first ones, which are only validated on."""
+    """Split drawings into training rows and the first `validated` rows, which are only for validation."""
     if len(drawn.codes) <= validated:
         raise ValueError(f"{len(drawn.codes)} drawn scenes: expected more than the {validated} kept for validation")
     codes, words = drawn
@@ -93,21 +93,21 @@ def train_drafter(
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train one drafter of a target of several grids into `out/checkpoint.pt` (kind "drafter", of the largest).
+    """Train one drafter of a target of several grids into `out/checkpoint.pt` (kind "drafter", of the largest grid).
 
     Args:
-        out: folder of the run; a run that is there is continued.
-        grids: encoded scenes by the grid's side in cells.
-        target: checkpoint of `train_target` or `train_guided`.
-        settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
-        loop: length and rates.
-        drawn: what the target drew on each of `grids`, to mix into the batches; the first `validated` rows are kept
-            for validation. None mixes nothing in.
-        seed: of weights and batches.
+        out: Folder of the run; an existing run is continued.
+        grids: Encoded scenes by the grid's side in cells.
+        target: Checkpoint of `train_target` or `train_guided`.
+        settings: `batch` is the number of scenes of the largest grid; other grids use as many cells.
+        loop: Length and learning rates.
+        drawn: Drawings of the target on each of `grids`, to mix into the batches; the first `validated` rows are kept
+            for validation. None mixes in nothing.
+        seed: Seed of weights and batches.
         device: "cpu" or "cuda".
 
-    Raises ValueError where codes do not fill their grid, scenes of a grid are not drawn, or too few, or the target was
-    not trained on one of `grids`, FileNotFoundError where there is no target.
+    Raises ValueError if codes do not fill their grid, drawings of a grid are missing or too few, or the target was not
+    trained on one of `grids`; FileNotFoundError if there is no target.
     """
     require_cells("drafter", grids)
     saved, sides = read(target, "target"), sorted(grids)

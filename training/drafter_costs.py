@@ -1,4 +1,4 @@
-"""What training a drafter of a live target takes, told before it starts."""
+"""Estimates memory and work for training a drafter of a live target, before it starts."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -12,21 +12,21 @@ from underpaint.training.distillation import DrafterSettings
 
 
 class MachineSpeed(NamedTuple):
-    """What a machine does in a second: multiplications and additions, and bytes read and written."""
+    """Speed of a machine: operations (multiplications and additions) and bytes read and written, per second."""
 
     operations: float
     bytes: float
 
 
 class DrafterCosts(NamedTuple):
-    """What training a drafter takes, before it starts.
+    """The estimated cost of training a drafter.
 
     Attributes:
-        target_bytes: Of the target's weights.
-        drafter_parameters: Weights that are learnt.
-        drafter_bytes: Of these weights, their gradients, averages and the optimiser's moments, in float32.
-        batch_bytes: Of the logits and features of a batch, over all passes: the larger part of what a step holds.
-        drawing: Operations and bytes of drawing one picture by plain decoding; lossless methods take fewer.
+        target_bytes: Size of the target's weights.
+        drafter_parameters: Number of trained weights.
+        drafter_bytes: Size of these weights, their gradients, averages and the optimiser's moments, in float32.
+        batch_bytes: Size of a batch's logits and features over all passes: most of the memory of a step.
+        drawing: Operations and bytes to draw one picture by plain decoding; lossless methods need less.
         step: Operations and bytes of one training step.
     """
 
@@ -38,7 +38,7 @@ class DrafterCosts(NamedTuple):
     step: MachineSpeed
 
     def hours(self, speed: MachineSpeed, pictures: int, steps: int) -> tuple[float, float]:
-        """Hours of drawing so many pictures, at most, and of so many steps, at least, on a machine of this speed."""
+        """Maximum hours to draw so many pictures, and minimum hours for so many steps, on a machine of this speed."""
         drawing, step = (
             max(work / rate for work, rate in zip(each, speed, strict=True)) for each in (self.drawing, self.step)
         )
@@ -48,13 +48,13 @@ class DrafterCosts(NamedTuple):
 def drafter_costs(
     live: LiveModel, settings: DrafterSettings, eagle: Literal[1, 3] = 1, drafted_codes: int | None = None
 ) -> DrafterCosts:
-    """Memory and work that training a drafter of this target takes.
+    """Estimate memory and work to train a drafter of this target.
 
     Args:
-        live: The target; its weights are only counted.
+        live: The target; only the number and size of its weights are read.
         settings: Batch and passes.
         eagle: 1 for EAGLE-1 and EAGLE-2, 3 for EAGLE-3.
-        drafted_codes: Codes that an EAGLE-3 drafter can draft; None for all.
+        drafted_codes: Number of codes that an EAGLE-3 drafter can draft; None for all.
     """
     config, dim = live.decoder, live.decoder.dim
     drafted = drafted_codes or live.codes
@@ -75,14 +75,14 @@ def drafter_costs(
 
 
 def measured_speed(like: Tensor) -> MachineSpeed:
-    """The speed of the device of a tensor, in its type: one large product, and one copy."""
+    """Measure the speed of a tensor's device in the tensor's dtype: one large product, and one copy."""
     square = torch.ones(1024, 1024, dtype=like.dtype, device=like.device)
     many = torch.ones(1 << 24, dtype=torch.uint8, device=like.device)
     return MachineSpeed(2.0 * 1024**3 / _seconds(lambda: square @ square), 2.0 * many.numel() / _seconds(many.clone))
 
 
 def _seconds(work: Callable[[], Tensor]) -> float:
-    """The least time of a few runs."""
+    """Return the shortest time of a few runs."""
     found = []
     for _ in range(4):
         started = perf_counter()

@@ -1,12 +1,11 @@
-"""Sequences that a target drew itself, kept as a memory map: what a drafter meets when it drafts for that target.
+"""Sequences drawn by a target itself, stored as a memory map: the sequences that its drafter meets during decoding.
 
-Medusa trains on what its own target writes (self-distillation, arXiv 2401.10774); EAGLE keeps to a fixed data set, to
-which it is little sensitive (arXiv 2401.15077). Here the drawings are a second set, mixed into the encoded scenes by
-`training.drafter`.
+Medusa trains on the output of its own target (self-distillation, arXiv 2401.10774). EAGLE uses a fixed data set and is
+not very sensitive to the choice (arXiv 2401.15077). Here `training.drafter` mixes the drawings into the encoded scenes.
 
-A folder holds, per target, `<fingerprint>.rows` int16 [scenes, prefix + cells], the word ids and then the codes of each
-scene (-1: not yet), and a JSON file of how they were drawn. A changed target has another fingerprint, so drawings of
-one are never read for another. A run that was stopped continues, to the same rows on the same device.
+For each target, a folder has `<fingerprint>.rows` int16 [scenes, prefix + cells], with each scene's word ids followed
+by its codes (-1: not drawn yet), and a JSON file with the drawing settings. A changed target has another fingerprint,
+so its drawings are never mixed with those of the old one. A stopped run continues to the same rows on the same device.
 """
 
 import hashlib
@@ -29,12 +28,12 @@ from underpaint.training.interrupt import stop_on_interrupt
 from underpaint.training.tokens import TokenSet, check_source
 
 CHUNK: Final = 64
-"""Rows that are drawn, and written, together."""
+"""Number of rows that are drawn and written together."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """How a target draws: `greedy_share` of every chunk at temperature 0, the rest at `temperature` with `top_k`."""
+    """Draw settings: `greedy_share` of a chunk at temperature 0, the rest at `temperature` with `top_k`."""
 
     greedy_share: float = 0.5
     temperature: float = 1.0
@@ -49,20 +48,20 @@ class DrawSettings:
             )
 
     def greedy(self) -> NDArray[np.bool_]:
-        """Which rows of a chunk are drawn at temperature 0: bool [CHUNK], spread evenly."""
+        """Which rows of a chunk are drawn at temperature 0: bool [CHUNK], evenly spaced."""
         rises: NDArray[np.float64] = np.diff(np.floor(np.arange(CHUNK + 1) * self.greedy_share))
         return np.greater(rises, 0)
 
 
 class DrawnRows(NamedTuple):
-    """How a run ended: rows that are drawn, and rows that were asked for."""
+    """The result of a run: number of drawn rows, and number of requested rows."""
 
     rows: int
     wanted: int
 
 
 def fingerprint(target: CaptionedTarget) -> str:
-    """A name of all that decides what a target draws: its sizes and its weights."""
+    """Return a hash of everything that determines a target's drawings: its sizes and its weights."""
     digest = hashlib.sha256(repr(target.decoder.config).encode())
     for name, value in target.state_dict().items():
         digest.update(name.encode())
@@ -71,7 +70,7 @@ def fingerprint(target: CaptionedTarget) -> str:
 
 
 def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: NDArray[np.int64]) -> NDArray[np.int16]:
-    """The rows on disk, at least as many as `words`, each with its words in place."""
+    """Open the rows on disk: at least as many as `words`, with the words filled in."""
     folder.mkdir(parents=True, exist_ok=True)
     about, path = folder / f"{name}.json", folder / f"{name}.rows"
     described = {"target": name, "chunk": CHUNK, **asdict(settings)}
@@ -82,7 +81,7 @@ def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: ND
         fresh = np.full((len(words) - held, width), -1, np.int16)
         fresh[:, : words.shape[1]] = words[held:]
         with named(path), path.open("r+b") as file:
-            file.seek(2 * width * held)  # over what is left of a row that was cut short
+            file.seek(2 * width * held)  # overwrites an incomplete last row
             file.write(fresh.tobytes())
     rows: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(max(held, len(words)), width))
     if not np.array_equal(rows[: len(words), : words.shape[1]], words):
@@ -116,22 +115,22 @@ def draw_scenes(
     device: str = "cpu",
     progress: Callable[[int, int], None] = lambda rows, wanted: None,
 ) -> DrawnRows:
-    """Draw scenes 0 to `scenes` - 1, one row a caption without guidance, as far as the cache lacks them.
+    """Draw scenes 0 to `scenes` - 1 that the cache lacks, with one row per caption and no guidance.
+
+    SIGINT finishes the current chunk and returns.
 
     Args:
-        folder: the cache, created if absent.
-        target: checkpoint of the target, with guidance baked in.
-        captions: word ids int64 [N, prefix] of numbered scenes.
-        scenes: how many; rounded up to whole chunks.
-        grid_side: in cells, of a target of several grids; by default the largest. Each grid has rows of its own.
-        settings: temperatures and seed.
+        folder: Folder of the cache; created if missing.
+        target: Checkpoint of the target, with guidance baked in.
+        captions: Returns word ids int64 [N, prefix] for scene numbers.
+        scenes: Number of scenes, rounded up to whole chunks.
+        grid_side: Side in cells, for a target of several grids; default is the largest. Each grid has its own rows.
+        settings: Temperatures and seed.
         device: "cpu" or "cuda".
-        progress: called with the rows drawn and the rows wanted, at the start and after every chunk.
-
-    SIGINT finishes the chunk and returns.
+        progress: Callback with the numbers of drawn and requested rows, at the start and after every chunk.
 
     Raises:
-        ValueError: when the cache was drawn by other settings or from other captions.
+        ValueError: The cache was drawn with other settings or captions.
     """
     settings = settings or DrawSettings()
     model = load_target(target)
@@ -157,10 +156,10 @@ def draw_scenes(
 
 
 def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
-    """The rows of `folder` that this very target drew; scenes that are not drawn yet are left out.
+    """Load the rows of `folder` that this target drew; scenes that are not drawn yet are skipped.
 
     Raises:
-        FileNotFoundError: when the folder has none of this target.
+        FileNotFoundError: The folder has no rows of this target.
     """
     name, width = fingerprint(target), target.decoder.config.prefix + target.decoder.config.cells
     path = folder / f"{name}.rows"

@@ -1,4 +1,4 @@
-"""What the recipes share: scenes encoded on several grids, their batches, and one network's view of each grid."""
+"""Helpers shared by the recipes: scenes encoded on several grids, batches, and views of a network on each grid."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,13 +16,13 @@ from underpaint.training.tokens import TokenSet
 from underpaint.zoo.textured_prompts import PAD_WORD
 
 STRIDE: Final = 8
-"""Pixels a code along a side."""
+"""Pixels per code along a side."""
 
 
 class GridData(NamedTuple):
-    """Scenes encoded on one grid, to learn from and to validate on.
+    """Scenes encoded on one grid, for training and for validation.
 
-    things: bool [scenes, cells], which cells of `data` show a thing; None where cells are not weighted.
+    things: bool [scenes, cells], which cells of `data` show a thing; None if cells have equal weights.
     """
 
     data: TokenSet
@@ -31,7 +31,7 @@ class GridData(NamedTuple):
 
 
 def decoder_on_grid(decoder: Decoder, grid_side: int) -> Decoder:
-    """The same decoder on another grid: every part is shared, only positions differ."""
+    """Return a view of the decoder on another grid: all weights are shared, only positions differ."""
     with torch.device("meta"):
         shared = Decoder(replace(decoder.config, grid_side=grid_side))
     for name, part in decoder.named_children():
@@ -41,7 +41,7 @@ def decoder_on_grid(decoder: Decoder, grid_side: int) -> Decoder:
 
 
 def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
-    """The same target on another grid, see `decoder_on_grid`."""
+    """Return a view of the target on another grid; see `decoder_on_grid`."""
     config = replace(target.decoder.config, grid_side=grid_side)
     with torch.device("meta"):
         shared = CaptionedTarget(config, target.caption_dim, target.words.embedding.num_embeddings)
@@ -52,7 +52,7 @@ def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
 
 
 def require_cells(what: str, grids: Mapping[int, GridData]) -> None:
-    """ValueError where the scenes of a grid do not fill it."""
+    """Raise ValueError if the scenes of a grid do not fill it."""
     for side, held in grids.items():
         for codes, _ in held[:2]:
             if codes.shape[1] != side**2:
@@ -63,7 +63,7 @@ def require_cells(what: str, grids: Mapping[int, GridData]) -> None:
 
 
 def require_grids(path: Path, saved: Mapping[str, Any], sides: Sequence[int]) -> None:
-    """ValueError where the target saved at `path` was not trained on all of the grids `sides`, or none is given."""
+    """Raise ValueError if `sides` is empty, or if the target saved at `path` was not trained on all of these grids."""
     known = saved["config"].get("grids", [])
     if not sides or not set(sides) <= set(known):
         raise ValueError(
@@ -73,19 +73,19 @@ def require_grids(path: Path, saved: Mapping[str, Any], sides: Sequence[int]) ->
 
 
 def batch_of(data: TokenSet, size: int, dropout: float, random: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """A random batch: codes int64 [size, cells] and word ids int64 [size, prefix], some rows without condition."""
+    """A random batch: codes int64 [size, cells] and word ids int64 [size, prefix]; some rows have no condition."""
     return batch_at(data, random.integers(len(data.codes), size=size), dropout, random)
 
 
 def batch_at(
     data: TokenSet, rows: NDArray[np.int64], dropout: float, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """See `batch_of`; scenes `rows` of `data`, int64 [size]."""
+    """Return the batch of the scenes `rows`, int64 [size]; see `batch_of`."""
     words = np.where((random.random(len(rows)) < dropout)[:, None], PAD_WORD, data.words[rows])
     return torch.from_numpy(data.codes[rows].astype(np.int64)), torch.from_numpy(words)
 
 
 def at_once(data: TokenSet, most: int) -> int:
-    """Scenes to validate on together: `most` of up to 256 cells, of larger ones as many as hold as many cells."""
+    """How many scenes to validate on at once: `most` of up to 256 cells, fewer larger ones with as many cells."""
     cells: int = data.codes.shape[1]
     return max(1, most * 256 // max(256, cells))

@@ -1,10 +1,10 @@
-"""Recipe that bakes guidance into a target: its conditional distribution becomes what the guidance pair would give.
+"""Recipe that bakes guidance into a target: one row then draws what classifier-free guidance draws with two.
 
 Classifier-free guidance runs two rows, with and without the condition, and mixes their logits. A student that starts
-as the target learns the mixed distribution as its own conditional distribution, after the first stage of arXiv
-2210.03142 (there for diffusion models): from then on one row draws what two rows drew. Rows without a condition are
-kept as they were, so a pair can still be run for more guidance on top. Codes and head stay those of the target
-before: a drafter holds no more of its target than these, so one file of a drafter can be loaded with both.
+as a copy of the target learns the mixed distribution as its own conditional distribution, as in the first stage of
+arXiv 2210.03142 (there for diffusion models). Its unconditional rows keep their distribution, so that a pair can still
+add more guidance. Codes and head are not trained: they are all that a drafter shares with its target, so one file of a
+drafter works with both targets.
 """
 
 from collections.abc import Mapping
@@ -37,9 +37,9 @@ LOOP: Final = LoopSettings(
 
 @torch.no_grad()
 def guided_distribution(teacher: CaptionedTarget, codes: Tensor, words: Tensor, guidance: float) -> Tensor:
-    """The log-distribution [B, cells, V] under guidance: log softmax(uncond + guidance * (cond - uncond)).
+    """Return the guided log-distribution [B, cells, V]: log softmax(uncond + guidance * (cond - uncond)).
 
-    codes int64 [B, cells], words int64 [B, prefix]. A row of pads has no condition, and keeps its distribution.
+    codes int64 [B, cells], words int64 [B, prefix]. A row of pads has no condition, so it keeps its distribution.
     """
     both = torch.cat([words, torch.full_like(words, PAD_WORD)])
     with autocast(codes.device):
@@ -48,7 +48,7 @@ def guided_distribution(teacher: CaptionedTarget, codes: Tensor, words: Tensor, 
 
 
 def divergence(student: CaptionedTarget, codes: Tensor, words: Tensor, wanted: Tensor) -> Tensor:
-    """KL(wanted || student) in nats a token, `wanted` [B, cells, V] a log-distribution."""
+    """KL(wanted || student) in nats per token; `wanted` [B, cells, V] is a log-distribution."""
     with autocast(codes.device):
         logits, _ = student(codes, words)
     found = functional.log_softmax(logits.float(), dim=-1)
@@ -67,20 +67,20 @@ def train_guided(
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train a guided target of several grids into `out/checkpoint.pt` (kind "target"); a run there is continued.
+    """Train a guided target of several grids into `out/checkpoint.pt` (kind "target"); continues an existing run.
 
     Args:
-        out: folder of the run.
-        grids: encoded scenes by the grid's side in cells.
-        teacher: checkpoint of `train_target`.
-        guidance: weight s of the pair u + s (c - u), above 1, that one row learns to draw.
-        settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
-        loop: length and rates.
-        seed: of the batches.
+        out: Folder of the run.
+        grids: Encoded scenes by the grid's side in cells.
+        teacher: Checkpoint of `train_target`.
+        guidance: Weight s of the pair u + s (c - u), above 1, that one row learns to draw.
+        settings: `batch` is the number of scenes of the largest grid; other grids use as many cells.
+        loop: Length and learning rates.
+        seed: Seed of the batches.
         device: "cpu" or "cuda".
 
-    Raises ValueError on a guidance of 1 or less, where codes do not fill their grid, the teacher was not trained on one
-    of `grids`, or `out` holds another run; FileNotFoundError where there is no teacher.
+    Raises ValueError if guidance is 1 or less, codes do not fill their grid, the teacher was not trained on one of
+    `grids`, or `out` has another run; FileNotFoundError if there is no teacher.
     """
     if not guidance > 1.0:
         raise ValueError(f"guidance: expected more than 1 (1 is the target as it is), got {guidance}")

@@ -1,8 +1,8 @@
-"""What a checkpoint says of its own making: which steps were taken how, and from what weights.
+"""The training history in a checkpoint: the settings of its steps, and the origin of its weights.
 
-"runs" in a checkpoint is a list with an entry for every change of settings: "first_step", and "how" the steps from
-there to the next entry's were taken. The first also has "began_from", the story of the checkpoint that gave the
-weights, or None where they were random.
+"runs" in a checkpoint is a list with an entry for every change of settings: "first_step", and "how" the steps up to
+the next entry were made. The first entry also has "began_from", the story of the checkpoint that provided the weights,
+or None for random weights.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _NOT_SET: Final = "not set"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a recipe was given, in plain values.
+    """The inputs of a recipe, as plain values.
 
-    how: seed, settings, data. began_from: `models.checkpoints.story` of the weights that it starts from.
+    how: seed, settings, data. began_from: `models.checkpoints.story` of the initial weights; None if random.
     """
 
     how: Mapping[str, Any] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Given:
 
 
 def runs_with(saved: Mapping[str, Any] | None, given: Given, loop: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The runs of a checkpoint (None: of none) once a step is taken as `given` says, under the settings of `loop`."""
+    """The "runs" of a checkpoint (None for a new run) after a step with the inputs `given` and settings `loop`."""
     how = {**given.how, "loop": dict(loop)}
     if saved is None:
         return [{"first_step": 0, "how": how, "began_from": given.began_from}]
@@ -39,10 +39,10 @@ def runs_with(saved: Mapping[str, Any] | None, given: Given, loop: Mapping[str, 
 
 
 def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> None:
-    """Refuse to continue the run saved at `path` with another seed: its batches would be others.
+    """Refuse to continue the run saved at `path` with another seed, because its batches would differ.
 
     Raises:
-        ValueError: the seeds differ.
+        ValueError: The seeds differ.
     """
     runs: list[dict[str, Any]] = saved.get("runs", [])
     before, now = (runs[-1]["how"].get("seed") if runs else None), given.how.get("seed")
@@ -54,7 +54,7 @@ def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> Non
 
 
 def differences(saved: Any, given: Any, name: str = "") -> list[str]:
-    """What was given before and what is given now, in words, setting by setting where they differ."""
+    """Return a message for every setting that differs between `saved` and `given`."""
     if not isinstance(saved, dict) or not isinstance(given, dict):
         return [] if saved == given else [f"{name or 'settings'} {saved!r}, now wanted {given!r}"]
     return [
@@ -68,7 +68,7 @@ def refuse_other(out: Path, given: Given) -> None:
     """Refuse to continue the run in `out` with another seed or other settings; the length and rates may differ.
 
     Raises:
-        ValueError: they differ, with every setting that does.
+        ValueError: They differ; the message names every difference.
     """
     path = out / "checkpoint.pt"
     runs: list[dict[str, Any]] = load_whole(path).get("runs", []) if path.exists() else []

@@ -1,4 +1,4 @@
-"""Ctrl-C as a request: what runs finishes its step and saves."""
+"""Handles Ctrl-C as a request to stop: the running step finishes and is saved."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Give an event that SIGINT sets; outside the main thread signals stay as they are."""
+    """Yield an event that SIGINT sets; outside the main thread, signal handlers do not change."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked

@@ -1,8 +1,8 @@
-"""Recipe of the judge: real scenes, slightly damaged as a tokenizer or a decoder would damage them.
+"""Recipe of the judge: trains on real scenes with slight damage, like that of a tokenizer or a decoder.
 
-Half of each batch is rendered at 64 px, half at 128 px and averaged. Blur, noise, block-transform rounding and
-small shifts of colour are drawn per picture, so that the judge reads what is shown and not how it was stored. Where a
-tokenizer is given, a share of each half is what comes back from it, before that damage.
+Half of each batch is rendered at 64 px, half at 128 px and averaged. Blur, noise, block-transform rounding and small
+colour shifts are drawn per picture, so that the judge reads the content and not the storage format. If a tokenizer is
+given, a share of each half is first encoded and decoded by it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ DEFAULT_LOOP = LoopSettings(
 )
 _BLOCK: Final = 8
 _RECONSTRUCTED: Final = 300
-"""Scenes at most that validation sends through the tokenizer."""
+"""Maximum number of validation scenes that pass through the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """Batch sizes, and the most that each kind of damage does (amounts are drawn from 0 up to these).
+    """Batch sizes, and the maximum of each kind of damage (amounts are drawn from 0 up to these).
 
-    reconstructed_share: of a batch that passes through the tokenizer first, where there is one.
+    reconstructed_share: share of a batch that first passes through the tokenizer, if there is one.
     """
 
     batch: int = 48
@@ -76,7 +76,7 @@ def _cosine_basis() -> Tensor:
 
 
 def damage(pixels: Tensor, settings: JudgeSettings, generator: torch.Generator) -> Tensor:
-    """Return pictures [B, 3, 64, 64] in [-1, 1], each with its own damage; a share of them stays clean."""
+    """Return pictures [B, 3, 64, 64] in [-1, 1] with random damage each; some stay clean."""
     count = len(pixels)
 
     def amounts(most: float) -> Tensor:
@@ -92,14 +92,14 @@ def damage(pixels: Tensor, settings: JudgeSettings, generator: torch.Generator) 
 
 
 def _blurred(pixels: Tensor, weight: Tensor) -> Tensor:
-    """Mix each pixel with its neighbours: `weight` [B, 1, 1, 1] to either side, first across, then down."""
+    """Blur pixels with their neighbours: `weight` [B, 1, 1, 1] on both sides, first across, then down."""
     padded = functional.pad(pixels, (1, 1, 1, 1), mode="replicate")
     across = (1 - 2 * weight) * padded[..., 1:-1] + weight * (padded[..., :-2] + padded[..., 2:])
     return (1 - 2 * weight) * across[..., 1:-1, :] + weight * (across[..., :-2, :] + across[..., 2:, :])
 
 
 def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
-    """Round the cosine coefficients of 8 x 8 blocks, coarser at higher frequencies, as JPEG does."""
+    """Round the cosine coefficients of 8 x 8 blocks, more coarsely at higher frequencies, like JPEG."""
     count, planes, height, width = pixels.shape
     basis = _cosine_basis()
     blocks = pixels.reshape(count, planes, height // _BLOCK, _BLOCK, width // _BLOCK, _BLOCK).transpose(3, 4)
@@ -110,7 +110,7 @@ def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
 
 
 def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
-    """Sum the cross-entropies; what is shown counts in full (`MAIN_SLOTS`), what surrounds it by `place_weight`."""
+    """Sum the cross-entropies of all slots; slots of `MAIN_SLOTS` have weight 1, the others `place_weight`."""
     total = torch.zeros((), device=labels.device)
     for (slot, score), wanted in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
         weight = 1.0 if slot in MAIN_SLOTS else place_weight
@@ -120,7 +120,7 @@ def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
 
 @torch.no_grad()
 def reconstructed(pixels: Tensor, tokenizer: VQModel) -> Tensor:
-    """What comes back of pictures [B, 3, H, W] from their codes."""
+    """Encode pictures [B, 3, H, W] with a tokenizer and decode them again."""
     with autocast(pixels.device):
         return tokenizer.decode_codes(tokenizer.encode(pixels)).to(pixels.dtype)
 
@@ -129,10 +129,10 @@ def reconstructed(pixels: Tensor, tokenizer: VQModel) -> Tensor:
 def accuracy(
     model: Judge, sheet: TexturedSheet, split: Split, size: int, count: int, tokenizer: VQModel | None = None
 ) -> dict[str, float]:
-    """Return the share of scenes 0 to count - 1 of a split judged right: per slot, and all that is shown.
+    """Return the accuracy on scenes 0 to count - 1 of a split: per slot, and for all of `MAIN_SLOTS` together.
 
-    That last one is called as the grammar has it, "things_and_finishes".
-    With a tokenizer, what comes back from it is judged, as of a target that drew codes exactly as scenes have them.
+    The combined one is named "things_and_finishes", as in the grammar.
+    With a tokenizer, its reconstructions are judged, as for a target that draws exactly the scenes' codes.
     """
     right = []
     for start in range(0, count, 100):
@@ -158,7 +158,7 @@ class _Recipe:
         self.device = next(model.parameters()).device
 
     def loss(self, step: int) -> Loss:
-        """Draw batch `step`, damage it, judge it."""
+        """Render batch `step`, damage it, judge it and return the loss."""
         settings = self.settings
         first, half = step * settings.batch, settings.batch // 2
         small = numbered_batch(self.sheet, self.seed, first, half, "every", 64)
@@ -177,7 +177,7 @@ class _Recipe:
         return Loss(value, shares)
 
     def _stored(self, pictures: NDArray[np.uint8]) -> Tensor:
-        """Pixels, the first of them by way of the tokenizer."""
+        """Pixels of pictures; the first ones are reconstructed by the tokenizer."""
         pixels, count = to_pixels(pictures), round(self.settings.reconstructed_share * len(pictures))
         if self.tokenizer is None or count == 0:
             return pixels
@@ -185,7 +185,7 @@ class _Recipe:
         return torch.cat([back, pixels[count:]])
 
     def validate(self) -> dict[str, float]:
-        """Judge fresh scenes of both splits at the shipped sizes; seen pairs also as the tokenizer gives them back."""
+        """Judge new scenes of both splits at the shipped sizes; seen pairs also after the tokenizer."""
         figures: dict[str, float] = {}
         measured: tuple[Split, ...] = ("seen", "held_out")
         for split, size in itertools.product(measured, SHIPPED_RESOLUTIONS):
@@ -209,12 +209,12 @@ def train_judge(
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train a judge of the scenes that `sheet` draws into `out/checkpoint.pt` (kind "judge"), continuing what is there.
+    """Train a judge of scenes that `sheet` renders into `out/checkpoint.pt` (kind "judge"); continues an existing run.
 
-    The outcome's validation holds, for fresh scenes of seen and of held-out pairs at 64 and 128 px, the share
-    judged right per slot and for things and finishes together ("seen_64_things_and_finishes", ...).
-    `tokenizer`: a checkpoint that `JudgeSettings.reconstructed_share` of the pictures pass through; the outcome then
-    also holds the shares judged right of what comes back from it ("reconstructed_64_things_and_finishes", ...).
+    The result's validation has the accuracy on new scenes of seen and held-out pairs at 64 and 128 px: per slot, and
+    for things and finishes together ("seen_64_things_and_finishes", ...).
+    `tokenizer`: a checkpoint that reconstructs `JudgeSettings.reconstructed_share` of the pictures; the result then
+    also has the accuracy on reconstructions ("reconstructed_64_things_and_finishes", ...).
     """
     torch.manual_seed(seed)
     model = channels_last(Judge(config or JudgeConfig()).to(device))

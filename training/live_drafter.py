@@ -1,7 +1,7 @@
-"""Recipe of a drafter for a live target: pictures that the target drew, and EAGLE's losses on their features.
+"""Trains a drafter for a live target: on pictures that the target drew, with EAGLE's losses on their features.
 
-The target draws the pictures by a lossless method, so that they are its own; it then supplies features and logits by
-teacher forcing, batch by batch, so no features are stored. Losses and unrolling are those of `training.distillation`.
+The target draws the pictures by a lossless method, so they follow its own distribution. It then provides features and
+logits by teacher forcing, batch by batch, so features are not stored. `training.distillation` has losses and unrolling.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 DRAWN: Final = "drawn.npy"
 ABOUT: Final = "drawn.json"
 _SAVED_EVERY: Final = 8
-"""Pictures between two writes of what is drawn."""
+"""Number of pictures between two saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,18 @@ def draw_pictures(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> DrawnPictures:
-    """Draw one picture for each prompt into `out/drawn.npy`; a stopped run goes on where it was.
+    """Draw one picture for each prompt into `out/drawn.npy`; a stopped run continues.
 
     Args:
-        fast: The target, by a lossless method.
+        fast: The target, with a lossless method.
         prompts: Ids of whole prompts.
         out: Folder of the run.
-        params: Sampling; None takes what the target's authors publish.
-        seed: Of the noise.
-        progress: Called with the pictures drawn and wanted.
+        params: Sampling settings; None uses the published ones.
+        seed: Noise seed.
+        progress: Callback with the numbers of drawn and requested pictures.
 
     Raises:
-        ValueError: `out` holds drawings of another target, of other prompts, or under another sampling.
+        ValueError: `out` has drawings of another target, other prompts, or another sampling.
     """
     live, path = fast.live, out / DRAWN
     params = params or live.sampling
@@ -94,7 +94,7 @@ def draw_pictures(
 
 
 def _check_same(kept: dict[str, Any], about: dict[str, Any], path: Path) -> None:
-    """ValueError unless drawings that are there are those that are wanted."""
+    """Raise ValueError unless the existing drawings are the requested ones."""
     for name, value in about.items():
         if kept.get(name) != value:
             raise ValueError(
@@ -109,11 +109,11 @@ def _save(codes: NDArray[np.int32], path: Path) -> None:
 
 
 def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray, layers: tuple[int, ...] = ()) -> Taught:
-    """What the target says of pictures by teacher forcing, and what a drafter of these `layers` reads.
+    """Run the target on pictures by teacher forcing; returns logits, and the input of a drafter of these `layers`.
 
     Args:
         live: The target.
-        prompts: B prompts, of any lengths; shorter ones are padded in front, and padding is hidden.
+        prompts: B prompts of any lengths; shorter ones are padded on the left, and the padding is masked.
         codes: [B, cells].
         layers: See `LiveModel.hidden`.
     """
@@ -152,7 +152,7 @@ def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray, layers: tupl
 
 
 def common_codes(codes: IntArray, count: int, vocabulary: int) -> IntArray:
-    """The `count` codes of 0 to `vocabulary` - 1 that are most often drawn, ascending; of equals the lower ones."""
+    """Return the `count` most frequent codes below `vocabulary`, ascending; lower codes win ties."""
     often = np.bincount(np.ravel(codes), minlength=vocabulary)
     return np.sort(np.argsort(-often, kind="stable")[:count])
 
@@ -160,10 +160,10 @@ def common_codes(codes: IntArray, count: int, vocabulary: int) -> IntArray:
 def check_drafter(
     live: LiveModel, prompts: Sequence[Ids], settings: DrafterSettings, eagle: Literal[1, 3], drafted_codes: int | None
 ) -> IntArray:
-    """The pictures to learn from, by number: those of other prompts than the first `validated`.
+    """Return indices of the training pictures: those whose prompts are not among the first `validated`.
 
     Raises:
-        ValueError: There are none, or a drafter of these options cannot be trained for this target.
+        ValueError: There are none, or a drafter with these options cannot be trained for this target.
     """
     if live.features is not None:
         raise ValueError(
@@ -199,28 +199,28 @@ def train_live_drafter(
     drafted_codes: int | None = None,
     exported: Decoder | None = None,
 ) -> TrainingResult:
-    """Train a drafter of a live target into `out/checkpoint.pt`; a run that is there is continued.
+    """Train a drafter of a live target into `out/checkpoint.pt`; an existing run is continued.
 
     Args:
-        live: The target; its weights are not changed.
-        drawn: Pictures that it drew. The first `settings.validated` are kept for validation, and pictures of the same
-            prompts are left out of training.
+        live: The target; its weights do not change.
+        drawn: Pictures that it drew. The first `settings.validated` are kept for validation, and other pictures of
+            the same prompts are excluded from training.
         out: Folder of the run.
-        settings: Batch, passes and weights of the loss. `condition_dropout` is the share of rows that get the second
-            row's prompt, which guidance drafts with too. An EAGLE-3 drafter has features of its own, so
-            `feature_weight` counts for EAGLE-1 alone.
-        loop: Length and rates.
-        seed: Of weights and batches.
+        settings: Batch, passes and loss weights. `condition_dropout` is the share of rows with the unconditional
+            prompt, because guidance also drafts with it. `feature_weight` is only for EAGLE-1, because an EAGLE-3
+            drafter has its own features.
+        loop: Length and learning rates.
+        seed: Seed of weights and batches.
         eagle: 1 for EAGLE-1 and EAGLE-2, which draft with the same network; 3 for EAGLE-3.
-        drafted_codes: How many codes an EAGLE-3 drafter can draft, the commonest of the pictures; None for all.
-        exported: A drafter of this project's own target, to train in place of a new one. It reads no prompts, as
-            drafters of exported folders do not.
+        drafted_codes: Number of codes that an EAGLE-3 drafter can draft, the most frequent ones; None for all.
+        exported: A drafter of this project's own target, to train instead of a new one. It reads no prompts, like
+            the drafters of exported folders.
 
     Returns:
-        How the run ended; its validation holds the figures of `distillation.by_depth` on the pictures kept apart.
+        The result of the run; its validation has the figures of `distillation.by_depth` on the validation pictures.
 
     Raises:
-        ValueError: Fewer pictures or prompts than are kept for validation, or a checkpoint of another run in `out`.
+        ValueError: There are no more pictures or prompts than validation needs, or `out` has another run's checkpoint.
     """
     settings = settings or DrafterSettings()
     kept = settings.validated

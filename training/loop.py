@@ -1,7 +1,7 @@
-"""One small resumable training loop: seeded, stopped by steps, minutes or SIGINT, and picked up where it was.
+"""A small resumable training loop: seeded, limited by steps, minutes or SIGINT, and continued from its checkpoint.
 
-A recipe gives a module, a loss for a step number (its batch must depend on the seed and the step alone), and
-what to validate. The loop owns the optimiser, the schedule, averaging, checkpoints and the log.
+A recipe provides a module, a loss for a step number (its batch must depend only on the seed and the step), and a
+validation. The loop handles the optimiser, the schedule, averaging, checkpoints and the log.
 """
 
 import math
@@ -28,15 +28,15 @@ from underpaint.training.shown import is_shown
 
 CHECKPOINT = "checkpoint.pt"
 HEADS = ("output.weight", "head.weight", "conv_out.weight")
-"""Matrices at the ends of a network, which AdamW learns."""
+"""Input and output matrices of a network, which AdamW trains."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How long and how fast to learn: `learning_rate` is AdamW's peak, `matrix_rate` Muon's.
+    """Length and rates of a training: `learning_rate` is AdamW's peak, `matrix_rate` is Muon's.
 
-    The schedule (linear warm-up, then cosine to `final_rate` of the peak) follows whichever of `steps` and
-    `minutes` is further on, so a run cut by time still ends on a small rate. `minutes` of None: steps alone,
+    The schedule (linear warm-up, then cosine to `final_rate` of the peak) follows `steps` or `minutes`, whichever has
+    progressed further, so a run limited by time also ends with a small rate. If `minutes` is None, only steps count,
     which makes a run repeatable.
     """
 
@@ -65,14 +65,14 @@ class LoopSettings:
 
 
 class Loss(NamedTuple):
-    """A scalar to minimise and figures to log."""
+    """A scalar to minimise, and figures to log."""
 
     value: Tensor
     figures: Mapping[str, float | Tensor]
 
 
 class TrainingResult(NamedTuple):
-    """How a run ended: the steps done in all, whether it is finished, the last validation."""
+    """The result of a run: total number of steps, whether it is finished, and the last validation."""
 
     step: int
     finished: bool
@@ -80,9 +80,9 @@ class TrainingResult(NamedTuple):
 
 
 def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
-    """torch.save beside `path`, then replace it, so that a reader never sees half a file.
+    """Save with torch to a temporary file, then replace `path`, so that a reader never sees an incomplete file.
 
-    Raises OSError where the disk is full or cannot be written; what `path` held before stays.
+    Raises OSError if the disk is full or not writable; the previous file at `path` is kept.
     """
     try:
         with replacing(path) as file:
@@ -93,7 +93,7 @@ def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
 
 
 def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
-    """The share of the peak rates at a step."""
+    """Return the rates at a step, as a fraction of the peak rates."""
     progress = step / settings.steps
     if settings.minutes is not None:
         progress = max(progress, elapsed_seconds / (60 * settings.minutes))
@@ -111,7 +111,7 @@ class Averager:
         self.state = {name: value.detach().clone() for name, value in module.state_dict().items()}
 
     def update(self, step: int) -> None:
-        """Move towards the module's weights; early steps use a shorter memory."""
+        """Move towards the module's weights; early steps use a smaller decay."""
         decay = min(self.decay, (1 + step) / (10 + step))
         current = self.module.state_dict()
         names = [name for name, value in current.items() if value.is_floating_point()]
@@ -122,7 +122,7 @@ class Averager:
             self.state[name].copy_(current[name])
 
     def weights(self) -> dict[str, Tensor]:
-        """The averaged state, or the module's own at decay 0."""
+        """Return the averaged state, or the module's own at decay 0."""
         return self.state if self.decay > 0 else self.module.state_dict()
 
     @contextmanager
@@ -140,7 +140,7 @@ class Averager:
 
 
 class _Log:
-    """A progress bar on a terminal, one line every so often elsewhere; on standard error, or nothing if not shown."""
+    """A progress bar on a terminal, else one line now and then; on standard error, or nothing if not shown."""
 
     def __init__(self, settings: LoopSettings, title: str) -> None:
         self.console = Console(stderr=True)
@@ -190,28 +190,28 @@ def train(
     given: Given | None = None,
     title: str = "training",
 ) -> TrainingResult:
-    """Train `model` in place and leave `out/checkpoint.pt`; a second call continues from it.
+    """Train `model` in place and save `out/checkpoint.pt`; a second call continues from it.
 
-    The checkpoint holds: "config" (the mapping given), "model" (averaged weights, what loaders read), "raw",
+    The checkpoint has: "config" (the given mapping), "model" (averaged weights, which loaders read), "raw",
     "optimizer", "step", "elapsed_seconds", "validation", "settings" and "runs" (`training.history`). On return
-    the module holds the averaged weights.
+    the module has the averaged weights.
 
     Args:
-        model: parameters that require a gradient are learnt.
-        loss: step number to a loss; seeded by the recipe.
-        out: folder of the run.
-        settings: length and rates.
-        config: plain mapping of what a loader needs to rebuild the module.
-        validate: figures, with the averaged weights in place.
-        after_step: called after each optimiser step.
-        at_share: told before each loss the share of the peak rates that its step is taken at.
-        given: what the recipe was given, for the checkpoint to tell.
-        title: name on the progress bar.
+        model: Parameters that require a gradient are trained.
+        loss: Returns the loss of a step number; the recipe seeds it.
+        out: Folder of the run.
+        settings: Length and learning rates.
+        config: Plain mapping with everything that a loader needs to rebuild the module.
+        validate: Returns figures; called with the averaged weights in place.
+        after_step: Called after each optimiser step.
+        at_share: Called before each loss with the step's rates as a fraction of the peak rates.
+        given: The recipe's inputs, for the checkpoint.
+        title: Name on the progress bar.
 
     Raises:
-        ValueError: when `out` holds a checkpoint of another config, or of another seed.
-        FolderInUse: when another process trains in `out`.
-        FloatingPointError: when the loss is not finite.
+        ValueError: `out` has a checkpoint with another config or seed.
+        FolderInUse: Another process trains in `out`.
+        FloatingPointError: The loss is not finite.
     """
     given = given or Given()
     with held(out), stop_on_interrupt() as interrupted:

@@ -1,7 +1,7 @@
-"""Muon for matrices and convolutions beside AdamW for the rest.
+"""Muon for matrices and convolutions, combined with AdamW for all other parameters.
 
 Muon (K. Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/) steps along the orthogonalised momentum.
-PyTorch's own takes matrices alone; here a convolution counts as the matrix [out, in * height * width].
+PyTorch's own Muon supports only matrices; here a convolution counts as the matrix [out, in * height * width].
 """
 
 from collections.abc import Callable, Iterable
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from underpaint.training.precision import product_type
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic Newton-Schulz iteration, as published: fast, and close enough to orthogonal."""
+"""Coefficients of the quintic Newton-Schulz iteration, as published: fast, and close enough to orthogonal."""
 _ROUNDS = 5
 _FUSED = {"gate_up.weight": 2}
-"""Matrices below each other in one parameter, by the end of its name: each is orthogonalised by itself."""
+"""Number of matrices stacked in one parameter, by the end of its name: each is orthogonalised separately."""
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """The nearest semi-orthogonal matrix to `matrix` [rows, columns], roughly: singular values in about 0.7..1.2."""
+    """Approximate the nearest semi-orthogonal matrix to `matrix` [rows, columns]: singular values about 0.7 to 1.2."""
     tall = matrix.shape[0] > matrix.shape[1]
     found: Tensor = (matrix.T if tall else matrix).to(product_type(matrix.device))
     found = found / (found.norm() + 1e-7)
@@ -32,7 +32,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Orthogonalised Nesterov momentum for parameters of two dimensions or more."""
+    """Orthogonalised Nesterov momentum for parameters with two or more dimensions."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Muon(torch.optim.Optimizer):
 
 
 class Optimisers:
-    """AdamW and Muon as one: every learnt parameter is in exactly one of them.
+    """AdamW and Muon as one optimiser: every trained parameter is in exactly one of them.
 
-    Muon takes hidden matrices and convolutions; AdamW takes vectors, embeddings and what `kept_from_muon` names
-    (heads), as Muon's author advises.
+    Muon trains hidden matrices and convolutions; AdamW trains vectors, embeddings and the parameters that
+    `kept_from_muon` names (heads), as Muon's author advises.
     """
 
     def __init__(
@@ -115,20 +115,20 @@ class Optimisers:
                 group["lr"] = peak * share
 
     def zero_grad(self) -> None:
-        """Forget gradients."""
+        """Clear all gradients."""
         for part in self._parts:
             part.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Step both."""
+        """Step both optimisers."""
         for part in self._parts:
             part.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {str(index): part.state_dict() for index, part in enumerate(self._parts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Load the state of a checkpoint."""
         for index, part in enumerate(self._parts):
             part.load_state_dict(state[str(index)])

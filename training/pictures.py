@@ -1,4 +1,4 @@
-"""Pictures and captions of scenes as the recipes ask for them: by scene number, split and size."""
+"""Pictures and captions of scenes for the recipes, by scene number, split and size."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -17,10 +17,10 @@ from underpaint.training.data.textured_scenes import Split, textured_scene
 from underpaint.zoo.textured_prompts import textured_word_ids
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
-"""Of files that are read as pictures."""
+"""Suffixes of picture files."""
 _HELD: Final = 50
 SCENE_SEED: Final = 1
-"""Of the scenes that recipes learn from; another seed gives other scenes of the same grammar."""
+"""Seed of the training scenes; another seed gives other scenes of the same grammar."""
 
 
 class Pictures(Protocol):
@@ -31,10 +31,10 @@ class Pictures(Protocol):
 
 
 class TexturedPictures:
-    """Renders scenes on demand; sprites are loaded, and at first fetched, once."""
+    """Renders scenes on demand; sprites are loaded once, and downloaded at first use."""
 
     source: Final[Mapping[str, object]] = {"seed": SCENE_SEED, "scenes": "textured", "drawing": DRAWING}
-    """What tells these pictures from others, in a cache of their codes."""
+    """Identifies these pictures in a cache of their codes."""
 
     def __init__(self, art: Path | None = None, report: Report = unheard) -> None:
         self.sheet = TexturedSheet(load_sprites(art, report))
@@ -46,9 +46,9 @@ class TexturedPictures:
 
 
 class FolderPictures:
-    """Pictures of one's own, cut square about their middle and resized; one in fifty is kept for validation.
+    """The user's own pictures, cropped to a centred square and resized; one in fifty is kept for validation.
 
-    A file has one number in its split, in order of name. Raises ValueError where a folder holds too few.
+    A file's number is its index in its split, sorted by name. Raises ValueError if a folder has too few pictures.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,17 +60,17 @@ class FolderPictures:
         self._files = {"seen": files[::_HELD], "train": [file for place, file in enumerate(files) if place % _HELD]}
         told = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in files)
         self.source = {"pictures": sha256(told.encode()).hexdigest()}
-        """What tells these pictures from others, in a cache of their codes."""
+        """Identifies these pictures in a cache of their codes."""
 
     def count(self, split: Split) -> int:
-        """How many there are: of "train", or of all other splits alike."""
+        """Return the number of pictures: of "train", or of all other splits, which are the same."""
         return len(self._of(split))
 
     def _of(self, split: Split) -> list[Path]:
         return self._files["train" if split == "train" else "seen"]
 
     def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
-        """Read pictures `indices` of `split` at `size` px; OSError names a file that is no picture."""
+        """Read pictures `indices` of `split` at `size` px; raises OSError with the name of an unreadable file."""
         return np.stack([_square(self._of(split)[index], size) for index in indices])
 
 
@@ -83,11 +83,11 @@ def _square(file: Path, size: int) -> NDArray[np.uint8]:
 
 
 def textured_captions(indices: Sequence[int], split: Split, size: int) -> NDArray[np.int64]:
-    """Word ids int64 [N, 12] of scenes, for pictures of `size` px."""
+    """Word ids int64 [N, 12] of scenes, for pictures at `size` px."""
     return np.stack([textured_word_ids(textured_scene(SCENE_SEED, index, split).prompt, size) for index in indices])
 
 
 def to_pixels(pictures: NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
-    """uint8 [N, H, W, 3] to float [N, 3, H, W] in [-1, 1], channels last in memory."""
+    """Convert uint8 [N, H, W, 3] to float [N, 3, H, W] in [-1, 1], channels last in memory."""
     pixels = torch.from_numpy(pictures).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
     return pixels.contiguous(memory_format=torch.channels_last)

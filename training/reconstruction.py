@@ -1,4 +1,4 @@
-"""What a tokenizer's pictures are held to: pixels, their differences, coarser scales, and the energy of textures."""
+"""The reconstruction loss of a tokenizer: pixels, their differences, coarser scales, and the energy of textures."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class ReconstructionWeights:
-    """What each part of the loss counts against the mean absolute error of pixels.
+    """Weights of the parts of the loss, relative to the mean absolute error of pixels.
 
-    square: mean squared error. gradient: neighbour differences. coarse: each of two halvings. energy: each octave of
-    `texture_energy`, 0 for none.
+    square: mean squared error. gradient: differences of neighbours. coarse: each of two halvings. energy: each octave
+    of `texture_energy`, 0 for none.
     """
 
     square: float = 2.0
@@ -21,7 +21,7 @@ class ReconstructionWeights:
 
 
 def reconstruction_loss(found: Tensor, wanted: Tensor, weights: ReconstructionWeights) -> Tensor:
-    """A scalar for pictures [B, 3, H, W]: L1 and squared error, L1 on differences and on two halvings, and energy."""
+    """A scalar loss for pictures [B, 3, H, W]: L1, squared error, L1 of differences and of two halvings, energy."""
     error = found - wanted
     total = error.abs().mean() + weights.square * error.square().mean()
     edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
@@ -36,10 +36,11 @@ def reconstruction_loss(found: Tensor, wanted: Tensor, weights: ReconstructionWe
 
 
 def texture_energy(pixels: Tensor, octaves: int = 2, reach: int = 4) -> list[Tensor]:
-    """Local mean size of each octave of brightness, finest first: [B, 1, H / reach, W / reach] and halves of it.
+    """Local mean magnitude of each octave of brightness, finest first: [B, 1, H / reach, W / reach] and halves of it.
 
-    A code of 12 bits cannot say where every leaf lies; pixel errors then reward the mean, which is grey. The energy
-    of an octave (what a halving loses, after Burt and Adelson, 1983) asks for as much texture, wherever it lies.
+    A 12-bit code cannot encode the position of every leaf, so pixel errors reward the mean, which is grey. The energy
+    of an octave (the detail that a halving removes, after Burt and Adelson, 1983) rewards equally strong texture at
+    any position.
     """
     bright = pixels.mean(dim=1, keepdim=True)
     found = []

@@ -1,7 +1,7 @@
-"""Recipe of the latent samplers: tokens of a scene at one resolution from its tokens at another.
+"""Recipe of the latent samplers: they predict a scene's tokens at one resolution from its tokens at another.
 
-Both resolutions of a scene are encoded by one tokenizer, so every scene is a pair. "ce" teaches tokens alone; "pixel"
-and "gan" go on from it through the frozen decoder, on a few scenes of each batch (MuLo-SD, arXiv 2601.05149).
+One tokenizer encodes a scene at both resolutions, so every scene is a pair. "ce" trains only on tokens. "pixel" and
+"gan" continue from it through the frozen decoder, on a few scenes of each batch (MuLo-SD, arXiv 2601.05149).
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ LOSSES: Final[Mapping[str, SamplerLosses]] = {
     "pixel": SamplerLosses(pixels=10.0, perceptual=1.0),
     "gan": SamplerLosses(pixels=10.0, perceptual=1.0, commitment=0.1, adversarial=0.05),
 }
-"""The stages that the paper ablates, by name."""
+"""The stages of the paper's ablation, by name."""
 _REFINING: Final = LoopSettings(
     steps=200, learning_rate=5e-4, matrix_rate=5e-3, warmup_steps=20, ema_decay=0.98, validate_every=100
 )
@@ -45,7 +45,7 @@ LOOPS: Final[Mapping[str, LoopSettings]] = {
 
 @dataclass(frozen=True, slots=True)
 class SamplerSettings:
-    """Batches: `batch` scenes for the tokens, the first `drawn` of which are decoded as well."""
+    """Batch sizes: `batch` scenes for the token loss; the first `drawn` of them are also decoded."""
 
     batch: int = 48
     drawn: int = 4
@@ -55,7 +55,7 @@ class SamplerSettings:
 
 
 def settings_for(side: int, cells: int) -> SamplerSettings:
-    """As many cells and as many drawn pixels a step as at 128 px of 16 by 16 codes, for a larger picture of these."""
+    """Settings for larger pictures, with as many cells and decoded pixels per step as 128 px of 16 by 16 codes."""
     usual = SamplerSettings()
     return replace(usual, batch=max(1, usual.batch * 16**2 // cells), drawn=max(1, usual.drawn * 128**2 // side**2))
 
@@ -68,9 +68,9 @@ class PairedCodes(NamedTuple):
 
 
 class PairedScenes(NamedTuple):
-    """What the recipes between two square `grids` learn from.
+    """The training data of the recipes between two square `grids`.
 
-    data, validation: codes by `tokenizer` of train and of seen scenes; row i is scene i of the split in `pictures`.
+    data, validation: codes from `tokenizer` of train and of seen scenes; row i is scene i of the split in `pictures`.
     """
 
     data: PairedCodes
@@ -81,7 +81,7 @@ class PairedScenes(NamedTuple):
 
 
 def check_pairs(scenes: PairedScenes, ratio: int) -> None:
-    """Raise ValueError unless codes fill the grids, which must be square, and a network's `ratio` is theirs."""
+    """Raise ValueError unless codes fill the grids, the grids are square, and `ratio` is the ratio of the grids."""
     data, grids = scenes.data, scenes.grids
     wanted = [(len(data.low), grid.cells) for grid in (grids.low, grids.high)]
     if [part.shape for part in data] != wanted or ratio != grids.ratio or grids.low.height != grids.low.width:
@@ -92,7 +92,7 @@ def check_pairs(scenes: PairedScenes, ratio: int) -> None:
 
 
 class Pupil(nn.Module):
-    """What a run learns: a network, and the critic that it plays against, if any."""
+    """The trained modules of a run: a network, and optionally the critic that it competes with."""
 
     def __init__(self, network: nn.Module, critic: PatchCritic | None = None) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _Recipe:
         return Loss(value, figures)
 
     def picture_loss(self, logits: Tensor, rows: NDArray[np.int64], figures: dict[str, float | Tensor]) -> Tensor:
-        """The terms that need decoded pictures of `logits`; `rows` are their scenes."""
+        """Return the loss terms that need decoded pictures of `logits`; `rows` are their scenes."""
         losses = self.losses
         real = to_pixels(self.pictures(rows.tolist(), self.side, "train"), self.place)
         with autocast(self.place):
@@ -158,7 +158,7 @@ class _Recipe:
         return value
 
     def validate(self) -> dict[str, float]:
-        """Token accuracy, cross-entropy and PSNR (dB, against the scenes) on scenes that training never draws."""
+        """Token accuracy, cross-entropy and PSNR (dB, against the scenes) on scenes that are not used in training."""
         right = cross = squared = 0.0
         count = min(self.settings.validated, len(self.validation[0]))
         for start in range(0, count, 8):
@@ -182,16 +182,16 @@ def read_sampler_start(path: Path | None, config: SamplerConfig, tokenizer: Path
     """Read the checkpoint that a sampler starts from.
 
     Args:
-        path: of the checkpoint; None for none.
-        config: widths of the new sampler.
-        tokenizer: checkpoint of the tokenizer that the new sampler is for.
+        path: The checkpoint; None for none.
+        config: Widths of the new sampler.
+        tokenizer: Checkpoint of the new sampler's tokenizer.
 
     Returns:
         The checkpoint, or None.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it holds no sampler, or one of other widths or between codes of another tokenizer.
+        FileNotFoundError: The file does not exist.
+        ValueError: It is not a sampler, or it has other widths or codes of another tokenizer.
     """
     if path is None:
         return None
@@ -225,9 +225,9 @@ def train_sampler(
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train a sampler into `out/checkpoint.pt` (kind "sampler"), continuing what is there.
+    """Train a sampler into `out/checkpoint.pt` (kind "sampler"); continues an existing run.
 
-    Raises ValueError where the codes do not fill the grids, or `init_from` holds other weights than this sampler takes.
+    Raises ValueError if the codes do not fill the grids, or if the weights of `init_from` do not fit this sampler.
     """
     torch.manual_seed(seed)
     check_pairs(scenes, config.ratio)

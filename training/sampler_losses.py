@@ -1,6 +1,6 @@
-"""What a token sampler may be taught: tokens, then pictures through the frozen tokenizer, then realism.
+"""Losses of a token sampler: tokens, then pictures through the frozen tokenizer, then realism.
 
-Each term is a switch of `SamplerLosses`, as MuLo-SD (arXiv 2601.05149) ablates them.
+`SamplerLosses` switches each term on or off, as in the ablation of MuLo-SD (arXiv 2601.05149).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class SamplerLosses:
     """Weights of the terms; 0 switches one off.
 
     tokens: cross-entropy. pixels: squared error of the decoded picture. perceptual: distance of features, see
-    `perceptual_distance`. commitment: pulls the expected code vector to the chosen one. adversarial: a PatchGAN.
+    `perceptual_distance`. commitment: pulls the expected code vector towards the chosen one. adversarial: a PatchGAN.
     """
 
     tokens: float = 1.0
@@ -41,14 +41,14 @@ class SamplerLosses:
 
 
 class SoftDecoding(NamedTuple):
-    """Decoded pixels [B, 3, H, W] with a gradient to the logits, and the commitment, a scalar."""
+    """Decoded pixels [B, 3, H, W] with a gradient to the logits, and the scalar commitment loss."""
 
     pixels: Tensor
     commitment: Tensor
 
 
 def draw_softly(vq: VQModel, logits: Tensor) -> SoftDecoding:
-    """Decode the likeliest codes of logits [B, h, w, V]; the gradient goes through the expected code vectors."""
+    """Decode the most likely codes of logits [B, h, w, V]; the gradient flows through the expected code vectors."""
     codebook = vq.quantize.codebook
     expected = torch.softmax(logits.float(), dim=-1) @ codebook
     chosen = functional.embedding(logits.argmax(dim=-1), codebook)
@@ -68,8 +68,8 @@ def _features(vq: VQModel, pixels: Tensor) -> list[Tensor]:
 def perceptual_distance(vq: VQModel, found: Tensor, wanted: Tensor) -> Tensor:
     """Squared distance of unit features after each halving of the tokenizer's own encoder, averaged over levels.
 
-    LPIPS (arXiv 1801.03924) in form, without its trained weights. The judge's features are left alone, because
-    it later measures the pictures that come of this.
+    It has the form of LPIPS (arXiv 1801.03924) without its trained weights. The judge's features are not used, because
+    the judge later measures the resulting pictures.
     """
     with torch.no_grad():
         goal = _features(vq, wanted)
@@ -78,7 +78,7 @@ def perceptual_distance(vq: VQModel, found: Tensor, wanted: Tensor) -> Tensor:
 
 
 class PatchCritic(nn.Module):
-    """Pixels [B, 3, H, W] to a score for every patch: a small PatchGAN discriminator (arXiv 1611.07004)."""
+    """Maps pixels [B, 3, H, W] to a score for every patch: a small PatchGAN discriminator (arXiv 1611.07004)."""
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
@@ -95,14 +95,14 @@ class PatchCritic(nn.Module):
 
 
 class Duel(NamedTuple):
-    """`fooled` has a gradient to the pixels alone, `judged` to the critic alone: one backward serves both."""
+    """Two losses: `fooled` has a gradient only to the pixels, `judged` only to the critic, for one backward pass."""
 
     fooled: Tensor
     judged: Tensor
 
 
 def duel(critic: PatchCritic, found: Tensor, wanted: Tensor) -> Duel:
-    """Hinge losses of a generator's pixels against real ones."""
+    """Hinge losses of generated pixels `found` against real pixels `wanted`."""
     frozen = {name: value.detach() for name, value in critic.named_parameters()}
     fooled = -functional_call(critic, frozen, (found,)).mean()
     real, made = critic(wanted), critic(found.detach())

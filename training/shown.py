@@ -1,4 +1,4 @@
-"""Whether a training says how far it is: a recipe's caller decides, whatever lies between them."""
+"""Whether training prints its progress; a recipe's caller decides, without passing it through every function."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ _SHOWN: Final = ContextVar("shown", default=True)
 
 
 def is_shown() -> bool:
-    """Whether steps and figures are printed."""
+    """Return whether steps and figures are printed."""
     return _SHOWN.get()
 
 
 @contextmanager
 def shown(whether: bool) -> Iterator[None]:
-    """Trainings inside print their steps and figures, or nothing."""
+    """Set whether trainings inside print their steps and figures."""
     before = _SHOWN.set(whether)
     try:
         yield

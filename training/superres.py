@@ -1,7 +1,7 @@
-"""Recipe of the super-resolution network: pictures drawn from codes at one resolution to the same scenes at a higher.
+"""Recipe of the super-resolution network: it enlarges pictures decoded at one resolution to a higher one.
 
-It learns from what it will see, decoded pictures, so it also mends what the tokenizer does to small ones; and since
-its pictures are only ever encoded again, also from the codes that the frozen encoder reads in them.
+It trains on decoded pictures, so it also corrects what the tokenizer does to small ones. Its pictures are only used to
+be encoded again, so it also trains on the codes that the frozen encoder reads in them.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -31,9 +31,9 @@ LOOP: Final = LoopSettings(
 
 @dataclass(frozen=True, slots=True)
 class SuperResolutionSettings:
-    """Scenes a step, scenes to validate on, and the weight of the codes' cross-entropy (0: pixels alone).
+    """Scenes per step, validation scenes, and the weight of the codes' cross-entropy (0: only pixels).
 
-    sharpness: the scores of codes are cosines; times this they are logits.
+    sharpness: factor that turns the codes' scores, which are cosines, into logits.
     """
 
     batch: int = 8
@@ -47,13 +47,13 @@ class SuperResolutionSettings:
 
 
 def settings_for(side: int) -> SuperResolutionSettings:
-    """As many pixels a step as at 128 px, for a larger picture of `side` px."""
+    """Settings for pictures of `side` px, with as many pixels per step as at 128 px."""
     usual = SuperResolutionSettings()
     return replace(usual, batch=max(1, usual.batch * 128**2 // side**2))
 
 
 class _Enlarged(NamedTuple):
-    """Pixels found and wanted; the cosine of every code at every high cell [B, cells, V]; the true codes."""
+    """Predicted and real pixels; the cosine of every code at every high cell [B, cells, V]; the true codes."""
 
     found: Tensor
     wanted: Tensor
@@ -71,9 +71,9 @@ def train_super_resolution(
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train the network into `out/checkpoint.pt` (kind "superres"), continuing what is there.
+    """Train the network into `out/checkpoint.pt` (kind "superres"); continues an existing run.
 
-    Raises ValueError where the codes do not fill the grids.
+    Raises ValueError if the codes do not fill the grids.
     """
     torch.manual_seed(seed)
     data, validation, tokenizer, pictures, grids = scenes

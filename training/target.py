@@ -1,7 +1,7 @@
-"""Recipe of one target for several grids: the same weights draw 64, 128 and 256 px, told which by a word.
+"""Recipe of one target for several grids: the same weights draw 64, 128 and 256 px, selected by a prompt word.
 
-A resolution is a word of the prompt and a grid of rotary positions; nothing else differs, so one file serves as the low
-and the high target of a multi-scale method. Steps take the grids in turn, each with as many cells a batch.
+A resolution is one word of the prompt and one grid of rotary positions; nothing else differs. So one file is both the
+low and the high target of a multi-scale method. Steps cycle through the grids with equal numbers of cells per batch.
 
 A target of fewer layers learns first: its steps take two fifths of the time, and where training is short it learns more
 from the same hours (arXiv 2203.15556: the best size grows as the square root of the operations). `expand_depth` then
@@ -33,7 +33,7 @@ from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
-    """Batches of a target. condition_dropout: the share of rows without a caption; validated: how many scenes."""
+    """Batch settings. condition_dropout: share of rows without a caption; validated: number of scenes."""
 
     batch: int = 16
     condition_dropout: float = 0.1
@@ -51,26 +51,26 @@ CONFIG = DecoderConfig(
     condition="external",
     rope_prefix="identity",
 )
-"""26 million parameters, 104 MB in float32: over three times a last-level cache of 32 MiB."""
+"""26 million parameters, 104 MB in float32: more than three times a last-level cache of 32 MiB."""
 SHALLOW_LAYERS = 3
-"""Layers of the target that learns first."""
+"""Number of layers of the target that is trained first."""
 THING_WEIGHT = 3.0
-"""What a cell of a thing weighs at first: things fill a third of the cells, and a caption decides them most."""
+"""Initial weight of a thing's cell: things fill a third of the cells, and a caption determines them most."""
 CAPTION_DIM = 128
 """Width of caption features."""
 SETTINGS = TargetSettings(batch=32)
-"""9,000 tokens a step: at half of that the optimiser's products are a fifth of a step, here a ninth."""
+"""9,000 tokens per step: the optimiser takes a ninth of a step for its products; at half as many tokens, a fifth."""
 LOOP = LoopSettings(steps=40000, learning_rate=1e-3, warmup_steps=100, ema_decay=0.998, validate_every=1000)
 GROWN_LOOP = replace(LOOP, learning_rate=6e-4, matrix_rate=12e-3, warmup_steps=30)
-"""Of a target that starts as a shallow one: the full rate first loses what that knows."""
+"""Loop of a target that starts from a shallow one: the full rate would first lose what that has learnt."""
 
 
 @torch.no_grad()
 def expand_depth(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
-    """The same function by a target of `layers` layers: the learnt ones spread evenly, the others adding nothing yet.
+    """Add layers to a target without changing its function: learnt layers are spread evenly, new ones add nothing yet.
 
     A new layer's two output matrices are 0, as in function-preserving growth (arXiv 1511.05641); they get gradients.
-    Raises ValueError where `layers` is below the layers that there are.
+    Raises ValueError if `layers` is less than the number of existing layers.
     """
     held = shallow.decoder.config.layers
     if layers < held:
@@ -85,7 +85,7 @@ def expand_depth(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
         if number in places:
             layer.load_state_dict(shallow.decoder.layers[places.index(number)].state_dict())
         else:
-            layer.load_state_dict(first.state_dict())  # what it has no rule for, such as scales of queries
+            layer.load_state_dict(first.state_dict())  # for values that `initialise` does not set, e.g. query scales
             initialise(layer)
             layer.out.weight.zero_()
             layer.down.weight.zero_()
@@ -95,7 +95,7 @@ def expand_depth(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
 def validation_loss(
     target: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], data: TokenSet, scenes: int, device: torch.device
 ) -> float:
-    """Mean cross-entropy in nats a token, with the condition, over the first `scenes` scenes."""
+    """Mean cross-entropy in nats per token, with the condition, over the first `scenes` scenes."""
     total = 0.0
     together = at_once(data, 32)
     for start in range(0, scenes, together):
@@ -122,24 +122,24 @@ def train_target(
     device: str = "cpu",
     compiled: bool = False,
 ) -> TrainingResult:
-    """Train one target on several grids into `out/checkpoint.pt` (kind "target", of the largest), continuing it.
+    """Train one target on several grids into `out/checkpoint.pt` (kind "target", of the largest); continues a run.
 
     Args:
-        out: folder of the run.
-        grids: encoded scenes by the grid's side in cells.
-        config: sizes; its grid is the largest of `grids`.
-        caption_dim: width of caption features.
-        words: size of the word vocabulary.
-        settings: `batch` scenes of the largest grid, or as many of another as hold as many cells.
-        loop: length and rates.
-        thing_weight: what a cell of a thing weighs in the loss at the peak rates, where `grids` tell them; every other
-            cell weighs 1. It falls with the rates, to 1 at none: above 1 things are learnt sooner, but drawn too often.
-        init_from: checkpoint of such a target of no more layers, on any grids, to start from.
-        seed: of weights and batches.
+        out: Folder of the run.
+        grids: Encoded scenes by the grid's side in cells.
+        config: Sizes; its grid is the largest of `grids`.
+        caption_dim: Width of caption features.
+        words: Size of the word vocabulary.
+        settings: `batch` is the number of scenes of the largest grid; other grids use as many cells.
+        loop: Length and learning rates.
+        thing_weight: Loss weight of a thing's cell at the peak rates, if `grids` mark things; other cells weigh 1. It
+            falls with the rates to 1. Above 1, things are learnt sooner but drawn too often.
+        init_from: Checkpoint of a similar target with no more layers, on any grids, to start from.
+        seed: Seed of weights and batches.
         device: "cpu" or "cuda".
-        compiled: take steps by `torch.compile`, which needs a compiler of C++ and minutes at first.
+        compiled: Whether to use `torch.compile` for steps; it needs a C++ compiler, and minutes at the start.
 
-    Raises ValueError where codes do not fill their grid, `out` holds another run, or `init_from` another kind of model.
+    Raises ValueError if codes do not fill their grid, `out` has another run, or `init_from` another kind of model.
     """
     require_cells("target", grids)
     sides = sorted(grids)
@@ -194,7 +194,7 @@ def train_target(
 
 
 def _cross_entropies(view: CaptionedTarget, compiled: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    """The cross-entropy of every token, float32 [batch * cells], of codes [batch, cells] and words [batch, prefix]."""
+    """Return a function: cross-entropies float32 [batch * cells] of codes [batch, cells] and words [batch, prefix]."""
 
     def of(codes: Tensor, words: Tensor) -> Tensor:
         logits, _ = view(codes, words)
@@ -204,7 +204,7 @@ def _cross_entropies(view: CaptionedTarget, compiled: bool) -> Callable[[Tensor,
 
 
 def _require_widths(told: str, start: CaptionedTarget, wanted: CaptionedTarget) -> None:
-    """ValueError where a target to start from differs from the wanted one by more than its layers."""
+    """Raise ValueError if a target to start from differs from the wanted one in more than its layers."""
 
     def widths(one: CaptionedTarget) -> tuple[object, ...]:
         return one.decoder.config, one.caption_dim, one.words.embedding.num_embeddings

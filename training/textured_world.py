@@ -1,5 +1,5 @@
-"""The stages of the models that ship: tokenizer, judge, one target for all grids (a shallow one first), the same with
-guidance baked in, its drafter, samplers.
+"""The training stages of the shipped models: tokenizer, judge, one target for all grids (first a shallow one), the same
+with guidance baked in, its drafter, samplers.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,18 +38,18 @@ from underpaint.training.world_data import WorldData
 from underpaint.zoo.resolutions import RESOLUTIONS, SHIPPED_RESOLUTIONS
 
 SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
-"""Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
+"""Percentage of the hours, by stage; encoding scenes after the tokenizer is finished takes extra time."""
 NEEDED: Final = ("tokenizer", "target_shallow", "target", "guided", "sampler_up_ce")
-"""Stages that later ones learn from."""
+"""Stages that later stages learn from."""
 SIDES: Final = tuple(RESOLUTIONS[:count] for count in range(len(SHIPPED_RESOLUTIONS), len(RESOLUTIONS) + 1))
-"""What the sides of a world can be, in pixels."""
+"""The supported sets of picture sides, in pixels."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
 _UNTIL_TIME: Final = 10_000_000
-"""Steps that no run reaches, so that its minutes end it."""
+"""A number of steps that no run reaches, so that its minutes end it."""
 GUIDING: Final = replace(target_recipe.SETTINGS, batch=16)
-"""Of the guided target: a pair of rows and one row are passed."""
+"""Settings of the guided target, whose steps pass a pair of rows and one row."""
 DRAWING_FREELY: Final = DrawSettings(greedy_share=0.25, top_k=0)
-"""As the target is sampled: temperature 1 and all codes, and at temperature 0 for a quarter."""
+"""Draw settings that match the target's sampling: temperature 1 with all codes, and temperature 0 for a quarter."""
 _DRAFTER_LOOP: Final = LoopSettings(
     steps=_UNTIL_TIME, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200
 )
@@ -57,14 +57,14 @@ _DRAFTER_LOOP: Final = LoopSettings(
 
 @dataclass(frozen=True, slots=True)
 class WorldSettings:
-    """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
+    """Sizes and batches of the stages; `steps` limits every run in addition to its minutes.
 
-    shallow_layers: of the target that learns first. thing_weight: of both, see `train_target`. sides: of the
-    pictures that target and drafter know: those that ship and, after them, larger ones; samplers lie between the first
-    two, and `underpaint train sampler` makes others. scenes: how many are encoded at each; for the targets, at a
-    smaller side as many as have as many cells, as its steps take more of them. validation_scenes: encoded at
-    each. sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns
-    from. drawings: how many pictures the guided target draws at each side, as `drawing` says, for its drafter.
+    shallow_layers: layers of the target that is trained first. thing_weight: of both, see `train_target`. sides:
+    picture sides of target and drafter: the shipped ones, then larger ones; samplers connect the first two, and
+    `underpaint train sampler` makes others. scenes: number of encoded scenes per side; targets use more scenes at
+    smaller sides, so that all sides have equally many cells. validation_scenes: encoded per side. sampler_width: width
+    of the samplers' networks. guidance: strength that one row learns; guiding: batches for it. drawings: number of
+    pictures that the guided target draws per side with `drawing`, for its drafter.
     """
 
     vq: VQConfig = tokenizer_recipe.CONFIG
@@ -96,7 +96,7 @@ class WorldSettings:
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """What the stages share: where they lie, what they draw, and the recipes' common arguments."""
+    """Shared data of the stages: folder, pictures, and common arguments of the recipes."""
 
     out: Path
     pictures: TexturedPictures
@@ -107,7 +107,7 @@ class _World:
     report: Report
 
     def loop(self, usual: LoopSettings, minutes: float) -> LoopSettings:
-        """A recipe's own rates until its minutes are over."""
+        """Return the recipe's own rates, until its minutes are over."""
         return replace(usual, steps=self.settings.steps, minutes=minutes)
 
     def checkpoint(self, stage: str) -> Path:
@@ -149,7 +149,7 @@ class _World:
         return self.target_of(own.shallow_layers, folder, self.loop(target_recipe.LOOP, minutes))
 
     def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
-        """Train a target of so many layers on all grids."""
+        """Train a target with this many layers on all grids."""
         own = self.settings
         grids = self.data.target_grids(weighted=own.thing_weight != 1)
         return train_target(
@@ -236,9 +236,9 @@ def textured_stages(
     compiled: bool = False,
     report: Report = unheard,
 ) -> Sequence[Stage]:
-    """The stages of `training.world.train_world` in order, in folders of `out`.
+    """Return the stages of `training.world.train_world` in order, in folders of `out`.
 
-    `compiled`: of the targets, see `train_target`. `report` hears how far encoding and drawing are.
+    `compiled`: for the targets, see `train_target`. `report` receives the progress of encoding and drawing.
     """
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device, compiled, report)

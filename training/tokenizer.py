@@ -1,8 +1,8 @@
 """Recipe of the tokenizer: a small VQ autoencoder shared by all resolutions.
 
-No perceptual network and no discriminator: L1 on pixels, on their differences and on two coarser scales, the energy of
-textures, and the codebook terms. The codebook starts from spherical k-means over the encoder's outputs after a short
-warm-up without quantisation, and unused codes restart at latents of the current batch.
+It uses no perceptual network and no discriminator: the loss has L1 on pixels, on their differences and on two coarser
+scales, the energy of textures, and the codebook terms. The codebook starts from spherical k-means over the encoder's
+outputs after a short warm-up without quantisation. Unused codes restart at latents of the current batch.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -30,7 +30,7 @@ CONFIG = VQConfig(
     ch=16,
     num_res_blocks=1,
 )
-"""Narrow at full resolution, where most of the time goes."""
+"""Narrow at full resolution, which takes most of the time."""
 LOOP = LoopSettings(
     steps=4000, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=40, ema_decay=0.997, validate_every=400, beta2=0.99
 )
@@ -38,10 +38,10 @@ LOOP = LoopSettings(
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """What a batch is and what the loss weighs.
+    """Batches and loss weights.
 
-    Step after step the pictures are of the next of `sides` (px), in turn: `batch` of 64 px, or as many of another side
-    as hold as many pixels, at least one. Validation draws `validation_scenes` at each of the sides.
+    Steps cycle through the picture `sides` (px), with `batch` pictures of 64 px, or as many pixels of another side, but
+    at least one picture. Validation uses `validation_scenes` at each of the sides.
     """
 
     batch: int = 16
@@ -65,7 +65,7 @@ SETTINGS = TokenizerSettings(
 
 @torch.no_grad()
 def spherical_kmeans(latents: Tensor, count: int, rounds: int, seed: int) -> Tensor:
-    """Unit centres [count, C] of unit rows [N, C]; empty centres restart at random rows."""
+    """Unit centres [count, C] of unit rows [N, C]; empty clusters restart at random rows."""
     generator = torch.Generator(device="cpu").manual_seed(seed)
     if len(latents) < count:
         raise ValueError(f"k-means of {count} centres needs as many rows; got {len(latents)}")
@@ -80,7 +80,7 @@ def spherical_kmeans(latents: Tensor, count: int, rounds: int, seed: int) -> Ten
 
 
 class _Recipe:
-    """The mutable side of a run: which codes were used since the last restart."""
+    """The mutable state of a run: which codes were used since the last restart."""
 
     def __init__(self, model: VQModel, pictures: Pictures, settings: TokenizerSettings, steps: int, seed: int) -> None:
         self.model, self.pictures, self.settings = model, pictures, settings
@@ -120,7 +120,7 @@ class _Recipe:
 
     @torch.no_grad()
     def start_codebook(self, step: int) -> None:
-        """k-means over the latents of sixteen batches."""
+        """Set the codebook by k-means over the latents of sixteen batches."""
         self.model.eval()
         found = []
         for offset in range(16):
@@ -135,7 +135,7 @@ class _Recipe:
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """Restart codes that nothing used for a while, until the schedule settles."""
+        """Restart codes that have not been used for a while, until the schedule settles."""
         last = self.settings.restart_until * self.steps
         since = step - self.settings.plain_steps
         if since <= 0 or since % self.settings.restart_every or step > last:
@@ -147,7 +147,7 @@ class _Recipe:
         self.used.zero_()
 
     def validate(self) -> dict[str, float]:
-        """PSNR (dB, over [0, 255]) and the share of codes used, on scenes that training never draws."""
+        """PSNR (dB, over [0, 255]) and the number of used codes, on scenes that are not used in training."""
         figures: dict[str, float] = {}
         codes = []
         count = self.settings.validation_scenes
@@ -174,19 +174,19 @@ def train_tokenizer(
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
-    """Train a tokenizer into `out/checkpoint.pt` (kind "tokenizer"), continuing what is there.
+    """Train a tokenizer into `out/checkpoint.pt` (kind "tokenizer"); continues an existing run.
 
     Args:
-        out: folder of the run.
-        pictures: what it learns from.
-        config: widths.
-        settings: batches and weights of the loss.
-        loop: length and rates.
-        seed: of weights and batches.
+        out: Folder of the run.
+        pictures: The training pictures.
+        config: Widths.
+        settings: Batches and loss weights.
+        loop: Length and learning rates.
+        seed: Seed of weights and batches.
         device: "cpu" or "cuda".
 
     Raises:
-        ValueError: `out` holds a run of other widths, another seed or other settings.
+        ValueError: `out` has a run with other widths, seed or settings.
     """
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))

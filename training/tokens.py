@@ -1,7 +1,7 @@
-"""The token data set: pictures of scenes encoded once by a tokenizer, kept as memory maps.
+"""The token data set: pictures of scenes encoded once by a tokenizer, stored as memory maps.
 
-A folder holds, per split and resolution, `codes` int16 [scenes, cells] filled from the front (-1: not yet) and a
-JSON file that names the tokenizer it came from. A build that was stopped continues.
+For each split and resolution, a folder has `codes` int16 [scenes, cells], filled from the front (-1: not encoded yet),
+and a JSON file that names their tokenizer. A stopped build continues.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
 
 CHUNK = 64
-"""Pictures of up to 128 px that are encoded together; of larger ones as many as hold as many pixels."""
+"""Number of pictures of up to 128 px that are encoded together; for larger ones, as many pixels."""
 
 
 class TokenSet(NamedTuple):
@@ -36,7 +36,7 @@ class TokenSet(NamedTuple):
 
 
 def _fingerprint(vq: VQModel) -> str:
-    """A hash of the weights that decide codes."""
+    """Return a hash of the weights that determine codes."""
     digest = hashlib.sha256()
     for name, value in vq.state_dict().items():
         if not name.startswith(("decoder.", "post_quant_conv.")):
@@ -45,9 +45,9 @@ def _fingerprint(vq: VQModel) -> str:
 
 
 def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -> None:
-    """Write what the data beside `path` come from, or compare with what is written.
+    """Write the origin of the data next to `path`, or compare it with an existing file.
 
-    told: what the file tells of them; remedy: what to do. Raises ValueError, with both, where it is damaged or differs.
+    told: what the file describes; remedy: what to do. Raises ValueError with both if the file is damaged or differs.
     """
     if not path.exists():
         write_beside(path, json.dumps(about).encode())
@@ -72,21 +72,21 @@ def encode_pictures(
     device: str = "cpu",
     report: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.int16]:
-    """The first `count` pictures of a split as codes [count, cells], from the cache where it has them.
+    """Encode the first `count` pictures of a split as codes [count, cells]; cached codes are reused.
 
     Args:
-        folder: the cache, created if absent.
-        tokenizer: checkpoint of the tokenizer.
-        pictures: renderer, or reader of files.
-        resolution: side of the pictures in pixels.
-        count: how many; the cache grows where it holds fewer.
+        folder: Folder of the cache; created if missing.
+        tokenizer: Checkpoint of the tokenizer.
+        pictures: Renderer, or reader of files.
+        resolution: Side of the pictures in pixels.
+        count: Number of pictures; the cache grows if it has fewer.
         split: "train", "seen" or "held_out".
-        source: what tells these pictures from others.
+        source: Identifies these pictures.
         device: "cpu" or "cuda"; a code whose choice was close may differ between them.
-        report: is told how many are encoded, of how many that the cache lacks.
+        report: Callback with the number of encoded pictures, and the number that the cache lacked.
 
     Raises:
-        ValueError: when the cache was made by another tokenizer or from other pictures, or does not say by which.
+        ValueError: The cache comes from another tokenizer or other pictures, or does not name its tokenizer.
     """
     vq = load_vq(tokenizer)
     cells = (resolution // vq.config.stride) ** 2
@@ -111,7 +111,7 @@ def encode_pictures(
             found = vq.encode(pixels)
         encoded = found.cpu().numpy().astype(np.int16)
         codes[rows, 1:] = encoded[:, 1:]
-        codes[rows, 0] = encoded[:, 0]  # last: a row whose first code is there is whole, however the process ends
+        codes[rows, 0] = encoded[:, 0]  # written last: a row with a first code is complete, even after a crash
         if report is not None:
             report(min(start + together, len(todo)), len(todo))
     return codes

@@ -1,8 +1,8 @@
-"""All stages of a family's models in order, each with its share of the hours, each going on from what is on disk.
+"""Runs all stages of a model family in order; each has a share of the hours and continues from the files on disk.
 
-A stage is a recipe with a folder of its own. What it left there is continued; where there is nothing, it starts from
-random weights. A stage that a later one has begun to learn from is closed: training it on would change the codes, or
-the target, that the later one stands on.
+A stage is a recipe with its own folder. An existing run there is continued; otherwise the stage starts from random
+weights. When a later stage has begun to learn from a stage, that stage is closed: more training would change the codes
+or the target that the later one depends on.
 """
 
 import json
@@ -25,11 +25,11 @@ class Stage:
     """One recipe of a world.
 
     Attributes:
-        name: of its folder.
-        share: of the hours, against the other stages' shares.
-        train: the recipe, given its folder and its minutes in all, what earlier runs took included; it must stop by
-            itself after them.
-        needed: whether later stages learn from it, so that it is closed once one has begun.
+        name: Name of its folder.
+        share: Share of the hours, relative to the other stages' shares.
+        train: The recipe; gets its folder and its total minutes, including those of earlier runs, after which it must
+            stop by itself.
+        needed: Whether later stages learn from it, so that it is closed once one of them has begun.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Stage:
 
 
 class StageReport(NamedTuple):
-    """What became of a stage: "closed" (a later one stands on it), "left out" (not asked for), "finished" or "stopped".
+    """The state of a stage: "closed" (a later one uses it), "left out" (not selected), "finished" or "stopped".
 
-    outcome: None where nothing was trained.
+    outcome: None if nothing was trained.
     """
 
     name: str
@@ -65,20 +65,20 @@ def train_world(
     """Run the stages in order until all are finished or one is stopped (Ctrl-C); a second call continues.
 
     Args:
-        out: folder of the world; a folder a stage is made in it.
-        hours: of all stages together. More hours than before lengthen the stages that are still open.
-        stages: in the order in which they need each other.
-        about: what must not change between calls (family, seed, widths), plain values; it is written beside the stages.
-        only: names of the stages to train; none are all. Others stay as they are.
-        report: called after every stage.
+        out: Folder of the world; each stage has a folder in it.
+        hours: Total hours of all stages. More hours than before lengthen the stages that are still open.
+        stages: The stages, in order of their dependencies.
+        about: Plain values that must not change between calls (family, seed, widths); stored in the world's folder.
+        only: Names of the stages to train; empty for all. The other stages do not change.
+        report: Called after every stage.
 
     Returns:
-        What became of each stage, up to the one that was stopped.
+        The state of each stage, up to the one that was stopped.
 
     Raises:
-        ValueError: hours are not positive, names are not unique, `only` names another, or `out` holds a world of
-            another `about`.
-        FolderInUse: another process works in `out`.
+        ValueError: Hours are not positive, names are not unique, `only` has an unknown name, or `out` has a world
+            with another `about`.
+        FolderInUse: Another process works in `out`.
     """
     if not hours > 0:
         raise ValueError(f"hours: expected more than 0, got {hours}")

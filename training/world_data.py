@@ -1,4 +1,4 @@
-"""What the stages of a world learn from: scenes encoded once, at each side, and what the guided target draws."""
+"""The training data of a world's stages: scenes encoded once at each side, and drawings of the guided target."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,10 @@ from underpaint.training.tokens import TokenSet, encode_pictures
 
 @dataclass(frozen=True, slots=True)
 class WorldData:
-    """Scenes of a world, by side of their pictures.
+    """The scenes of a world, by side of their pictures.
 
-    out: folder of the world, which caches them. tokenizer: checkpoint of what encodes them. sides: the smallest first.
-    scenes: how many to learn from at each side; validation_scenes: to validate on. report: hears how far work is.
+    out: folder of the world, with the caches. tokenizer: its checkpoint. sides: in ascending order. scenes: number of
+    training scenes per side; validation_scenes: number of validation scenes. report: callback for progress.
     """
 
     out: Path
@@ -38,13 +38,13 @@ class WorldData:
 
     @property
     def stride(self) -> int:
-        """Pixels a code along a side."""
+        """Pixels per code along a side."""
         return vq_config(self.tokenizer).stride
 
     def target_grids(self, weighted: bool) -> dict[int, GridData]:
-        """Scenes by the grid's side in cells, each grid with as many cells in all as the largest: for targets.
+        """Scenes by the grid's side in cells, with as many cells in total on each grid as on the largest: for targets.
 
-        weighted: with the cells that show a thing.
+        weighted: whether to mark the cells that show a thing.
         """
         stride, found = self.stride, dict[int, GridData]()
         for side in self.sides:
@@ -58,12 +58,12 @@ class WorldData:
         return found
 
     def plain_grids(self) -> dict[int, GridData]:
-        """Scenes by the grid's side in cells, as many on each: for what learns the whole distributions of a target."""
+        """Scenes by the grid's side in cells, equally many on each: to learn the full distributions of a target."""
         stride = self.stride
         return {side // stride: self._grid_data(side, self.scenes) for side in self.sides}
 
     def pairs(self) -> PairedScenes:
-        """The same scenes at the two smallest sides."""
+        """Return the same scenes at the two smallest sides."""
         (low, high), stride = self.sides[:2], self.stride
         grids = ResolutionMap(*(Grid(side // stride, side // stride) for side in (low, high)))
 
@@ -74,7 +74,7 @@ class WorldData:
         return PairedScenes(data, validation, self.tokenizer, self.pictures, grids)
 
     def drawn(self, guided: Path, count: int, settings: DrawSettings) -> dict[int, TokenSet] | None:
-        """At least `count` pictures that the target at `guided` draws on each grid; None where drawing was stopped."""
+        """At least `count` pictures drawn by the target at `guided` on each grid; None if drawing was stopped."""
         folder, stride, found = self.out / "drawn", self.stride, dict[int, TokenSet]()
         for side in self.sides:
             grid = side // stride

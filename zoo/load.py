@@ -1,4 +1,4 @@
-"""Find models by name, in the shipped folder or another, and check the words that they are asked in."""
+"""Finds models by name in a folder (by default the shipped one), and checks the words of their prompt grammar."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +15,11 @@ from underpaint.artifacts.model_index import INDEX, ModelIndex, check_shipped, i
 from underpaint.artifacts.strict_json import parse_json, read_json
 
 FOLDER = shipped_folder()
-"""The folder of the shipped models; `artifacts.model_index` says where that is."""
+"""The folder of the shipped models; see `artifacts.model_index` for its location."""
 TABLES = Path(__file__).parent
-"""The folder of the prompt grammar's tables, which the code reads with and without models."""
+"""The folder of the prompt grammar's tables, which are needed with and without models."""
 SCENES: Final = "textured_scenes.json"
-"""The file of its words."""
+"""The file of the prompt grammar's words."""
 
 
 class Located(NamedTuple):
@@ -29,7 +29,7 @@ class Located(NamedTuple):
     manifest: Manifest
 
     def size(self, setting: str) -> int:
-        """A setting that counts something; ManifestError unless the manifest holds it as a whole number from 1 on."""
+        """Read a count from the manifest's settings; raises ManifestError unless it is a positive integer."""
         size = self.manifest.settings.get(setting)
         if type(size) is not int or size < 1:
             raise ManifestError(
@@ -40,12 +40,12 @@ class Located(NamedTuple):
 
 
 def names(folder: Path = FOLDER) -> tuple[str, ...]:
-    """The models of `folder`, sorted."""
+    """Return the names of the models in `folder`, sorted."""
     return tuple(sorted(file.stem for file in folder.glob("*.json") if file.name != INDEX and is_manifest(file)))
 
 
 def manifest(name: str, folder: Path = FOLDER) -> Manifest:
-    """The manifest of model `name`; ManifestError where there is none."""
+    """Return the manifest of model `name`; raises ManifestError if there is none."""
     check_shipped(folder)
     path = folder / f"{name}.json"
     if path.parent != folder or path.name == INDEX or not path.is_file() or not is_manifest(path):
@@ -54,7 +54,7 @@ def manifest(name: str, folder: Path = FOLDER) -> Manifest:
 
 
 def locate(name: str, kind: str, folder: Path = FOLDER) -> Located:
-    """The file and manifest of model `name`, which must be of `kind`; ManifestError otherwise."""
+    """Return the file and manifest of model `name`; raises ManifestError unless it is of `kind`."""
     model = manifest(name, folder)
     if model.kind != kind:
         raise ManifestError(f"zoo: '{name}' is a {model.kind}, expected a {kind}; choose another model")
@@ -62,12 +62,12 @@ def locate(name: str, kind: str, folder: Path = FOLDER) -> Located:
 
 
 def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
-    """The codebook [V, C] of a folder of models; raises as `read_table` does."""
+    """Read the codebook [V, C] of a folder of models; raises the errors of `read_table`."""
     return read_table("codebook", "codebook", folder)
 
 
 def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
-    """The one array, of the model's own name, in an .npz file of a folder; ManifestError where it cannot be read."""
+    """Read the array in a model's .npz file, which has the model's name; raises ManifestError if that fails."""
     path = locate(name, kind, folder).path
     try:
         with ArrayFile(path) as arrays:
@@ -77,10 +77,10 @@ def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
 
 
 def takes_grammar(index: ModelIndex) -> bool:
-    """Whether a folder's models are asked in the words of the prompt grammar.
+    """Return whether the prompts of a folder's models use the prompt grammar.
 
     Raises:
-        ManifestError: They are asked in a grammar that this version does not know.
+        ManifestError: They use a grammar that this version does not know.
     """
     if index.condition != PROMPT_GRAMMAR:
         return False
@@ -94,12 +94,12 @@ def takes_grammar(index: ModelIndex) -> bool:
 
 
 def check_tables(folder: Path) -> None:
-    """Refuse a folder of models that brings other words than this version's: its models read other ids.
+    """Refuse a folder of models whose grammar words differ from this version's, because word ids would differ.
 
-    A folder that brings none is taken at its word.
+    A folder without a words file is accepted.
 
     Raises:
-        ManifestError: Its words are others, or damaged.
+        ManifestError: The words differ, or the file is damaged.
     """
     path, own = folder / SCENES, TABLES / SCENES
     if not path.is_file():
@@ -119,14 +119,14 @@ def read_tables(file: str, kinds: Mapping[str, type]) -> dict[str, Any]:
     """Read the tables in a JSON file of this package.
 
     Args:
-        file: Its name.
-        kinds: Which tables there must be, each with its type: list or dict.
+        file: Name of the file.
+        kinds: The required tables by name, each with its type: list or dict.
 
     Returns:
         The tables by name.
 
     Raises:
-        ManifestError: The file is missing, damaged or lacks a table: the package is then not whole.
+        ManifestError: The file is missing, damaged or lacks a table, so the package is incomplete.
     """
     remedy = "the package is damaged: install underpaint again, or restore the file (git checkout)"
     path = TABLES / file

@@ -1,9 +1,9 @@
-"""The prompt grammar of TexturedScenes: two or three things and how they stand, on a textured ground under a sky.
+"""The prompt grammar of TexturedScenes: two or three things and their relation, on a textured ground under a sky.
 
 One caption names one scene: "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky,
-lit from the left, soft background". The relations are "left of", "above" and "behind"; "right of", "below" and "in
-front of" are read as the same scene told from the other side, so that a picture has one canonical caption. The
-tables stand in `textured_scenes.json`.
+lit from the left, soft background". The relations are "left of", "above" and "behind". "right of", "below" and "in
+front of" describe the same scene with the things swapped, so that a picture has one canonical caption. The tables are
+in `textured_scenes.json`.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _TABLES: Final = read_tables(
     },
 )
 THINGS: Final[tuple[str, ...]] = tuple(_TABLES["concepts"])
-"""What the two main things of a scene can be."""
+"""The values of the two main things of a scene."""
 COMPANIONS: Final[tuple[str, ...]] = tuple(_TABLES["companions"])
-"""What the small third thing can be."""
+"""The values of the small third thing."""
 NO_COMPANION: Final = "nothing"
 FINISHES: Final[tuple[str, ...]] = tuple(_TABLES["finishes"])
-"""What a thing's surface is like: drawn in 3d, drawn flat with a white rim, of wool, of stone."""
+"""The surfaces of a thing: drawn in 3d, drawn flat with a white rim, of wool, of stone."""
 RELATIONS: Final[tuple[str, ...]] = tuple(_TABLES["relations"])
 GROUNDS: Final[tuple[str, ...]] = tuple(_TABLES["grounds"])
 GROUND_COLOURS: Final = _colours(_TABLES["colours"])
-"""Dark, middle and light sRGB of a ground's colour."""
+"""Dark, middle and light sRGB stops of a ground's colour."""
 SKY_COLOURS: Final = _colours(_TABLES["skies"])
 """sRGB of a sky at the top and at the horizon."""
 TEXTURED_SLOTS: Final[dict[str, tuple[str, ...]]] = {
@@ -63,11 +63,11 @@ TEXTURED_SLOTS: Final[dict[str, tuple[str, ...]]] = {
     "light": tuple(_TABLES["lights"]),
     "depth": tuple(_TABLES["depths"]),
 }
-"""Every slot of a prompt with its values, in the order of `textured_word_ids`; places are the classes of a judge."""
+"""Every slot of a prompt with its values, in the order of `textured_word_ids`; value indices are judge classes."""
 MAIN_SLOTS: Final = ("thing", "finish", "other", "other_finish")
-"""The slots that a picture must show all of to count as right."""
+"""The slots that a picture must all show to count as correct."""
 MAIN_ACCURACY: Final = "things_and_finishes"
-"""The name of the share of pictures that do."""
+"""The name of the fraction of correct pictures."""
 FINISHED_THINGS: Final[tuple[tuple[str, str], ...]] = tuple(itertools.product(THINGS, FINISHES))
 _HELD_OUT: Final = frozenset((thing, finish) for thing, finish in _TABLES["held_out"])
 
@@ -76,18 +76,18 @@ _WORD_IDS: Final = {
     named: number for number, named in enumerate([*_SLOT_VALUES, *(("side", side) for side in RESOLUTIONS)], 1)
 }
 PAD_WORD: Final = 0
-"""The id that fills the row of the unconditional prompt."""
+"""The word id of the unconditional prompt's row."""
 TEXTURED_WORDS: Final = len(_WORD_IDS) + 1
-"""Size of the word vocabulary, the pad word included. A value has a word of its own in every slot: a row of
-words tells the two things apart without regard to their order."""
+"""Size of the word vocabulary, including the pad word. A value has a separate word in every slot, so word ids
+distinguish the two things without their order."""
 TEXTURED_WORD_SLOTS: Final = len(TEXTURED_SLOTS) + 1
-"""Length of a row of word ids: one a slot, and the side of the picture."""
+"""Length of a row of word ids: one per slot, and one for the side of the picture."""
 
 _COMPANION_ONE_IN: Final = 3
-"""One scene in three has a third thing."""
+"""One scene in this many has a third thing."""
 _MIRRORED: Final = {"right of": "left of", "below": "above", "in front of": "behind"}
 TYPED_RELATIONS: Final = (*RELATIONS, *_MIRRORED)
-"""What can be typed between two things; the last three tell a scene from the other side."""
+"""The relations that can be typed; the last three swap the two things."""
 TYPED_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "thing": THINGS,
     "finish": FINISHES,
@@ -95,16 +95,16 @@ TYPED_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "companion": COMPANIONS,
     **{slot: TEXTURED_SLOTS[slot] for slot in ("ground", "colour", "sky", "light", "depth")},
 }
-"""What can be typed, by what it says."""
+"""The words that can be typed, by slot."""
 EXAMPLE: Final = "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky"
-"""A prompt as people type one."""
+"""An example of a typed prompt."""
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "on", "under", "with", "and", "lit", "from", "light", "sky", "background"}
 )
 
 
 def nearest(word: str, choices: tuple[str, ...]) -> str:
-    """Return what to add to "unknown": the closest known words, or the first dozen."""
+    """Return a hint for an unknown word: the closest known words, or the first dozen."""
     close = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(repr(choice) for choice in close) + "?"
@@ -118,10 +118,10 @@ def _article(words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TexturedPrompt:
-    """One scene in words: every field is a value of `TEXTURED_SLOTS`, anything else raises ValueError.
+    """One scene in words; every field must be a value of `TEXTURED_SLOTS`, else ValueError is raised.
 
-    The first thing stands left of, above or behind the other. `light` is where the light comes from; a "soft" depth
-    blurs what is far away.
+    The first thing is left of, above or behind the other. `light` is the direction of the light; a "soft" depth blurs
+    distant parts.
     """
 
     thing: str
@@ -175,14 +175,14 @@ _LONGEST: Final = max(len(value.split()) for value in _SLOT_OF)
 
 
 def parse_textured(text: str) -> TexturedPrompt:
-    """Read a caption; what it does not name takes its default, and punctuation is ignored.
+    """Parse a caption; slots that it does not name get their defaults, and punctuation is ignored.
 
-    A finish belongs to the thing named next. Raises ValueError naming what is wrong and what to write instead: unknown
-    words, fewer or more than two things, two values for one slot.
+    A finish applies to the next named thing. Raises ValueError with the problem and a remedy for unknown words, fewer
+    or more than two things, or two values for one slot.
     """
     read = _read_words(re.findall(r"[^\s,.;:!]+", text.lower()))
     unknown = [value for value, slot in read if slot == "unknown"]
-    # Before anything else: a word that is misspelt may be the thing or the finish that seems to be missing.
+    # Check this first: a misspelt word may be the thing or the finish that seems to be missing.
     if unknown:
         known = tuple(_SLOT_OF)
         raise ValueError("; ".join(f"unknown word {word!r}{nearest(word, known)}" for word in unknown))
@@ -226,7 +226,7 @@ def _canonical(found: dict[str, str]) -> TexturedPrompt:
 
 
 def _read_words(words: list[str]) -> list[tuple[str, str]]:
-    """Return (value, slot) of every name in order; fillers are left out, and unknown words have the slot "unknown"."""
+    """Return (value, slot) for every name in order; fillers are skipped, and unknown words get the slot "unknown"."""
     found: list[tuple[str, str]] = []
     position = 0
     while position < len(words):
@@ -248,24 +248,24 @@ def _read_one(words: list[str], position: int) -> tuple[str, str, int]:
 
 
 def scene_word_ids(prompt: TexturedPrompt) -> NDArray[np.int64]:
-    """Return what a prompt says of the scene as word ids, int64 [11]: one a slot, for pictures of any side."""
+    """Return the scene of a prompt as word ids, int64 [11]: one per slot, without the picture's side."""
     return np.array([_WORD_IDS[named] for named in prompt.attributes().items()], np.int64)
 
 
 def side_word_id(side: int) -> int:
-    """Return the id of the word that tells the side of a picture in px, the last of a row."""
+    """Return the id of the word for a picture's side in px, which ends a row of word ids."""
     if side not in RESOLUTIONS:
         raise ValueError(f"side: expected one of {', '.join(map(str, RESOLUTIONS))} px, got {side}")
     return _WORD_IDS["side", side]
 
 
 def textured_word_ids(prompt: TexturedPrompt, side: int) -> NDArray[np.int64]:
-    """Return the prompt for a picture of `side` px as word ids, int64 [12]: one a slot, then the side."""
+    """Return the word ids of a prompt for a picture of `side` px, int64 [12]: one per slot, then the side."""
     return np.append(scene_word_ids(prompt), side_word_id(side))
 
 
 def held_out_things() -> tuple[tuple[str, str], ...]:
-    """Return the (thing, finish) pairs that no training scene shows; each thing is seen in other finishes."""
+    """Return the (thing, finish) pairs that no training scene shows; each thing occurs with other finishes."""
     return tuple(pair for pair in FINISHED_THINGS if pair in _HELD_OUT)
 
 
@@ -279,9 +279,9 @@ def draw_textured(
     pairs: Sequence[tuple[str, str]] = seen_things(),
     others: Sequence[tuple[str, str]] = seen_things(),
 ) -> TexturedPrompt:
-    """Draw a prompt: the first thing of `pairs`, another one of `others`, every other slot by itself.
+    """Draw a random prompt: the first thing from `pairs`, a different second one from `others`, other slots uniformly.
 
-    below: gives a uniform integer from 0 to its argument less 1.
+    below: returns a uniform integer from 0 to its argument - 1.
     """
 
     def chosen(values: Sequence[str]) -> str:
@@ -298,5 +298,5 @@ def draw_textured(
 
 
 def sample_textured(rng: np.random.Generator) -> TexturedPrompt:
-    """Draw a prompt of the training pairs."""
+    """Draw a random prompt with the training pairs."""
     return draw_textured(lambda count: int(rng.integers(count)))

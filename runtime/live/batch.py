@@ -1,4 +1,4 @@
-"""Several drawings of a live model at once: each at its own progress, in passes that they share."""
+"""Draws several pictures of a live model at once in shared passes; each picture advances at its own rate."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Result = TypeVar("Result")
 
 
 class _Stopped(Exception):
-    """The batch ends before this drawing did."""
+    """Raised in a drawing's thread when the batch stops before the drawing is complete."""
 
 
 class SharedPasses(PaddedPasses):
-    """Passes of drawings that run in turn, a thread each: once all of them wait for a pass, one pass answers all.
+    """Shares passes between drawings that run in threads: one pass serves all once every drawing waits for one.
 
-    A drawing holds `turn` while it runs and gives it up while it waits, so only one of them runs at any time.
+    A drawing holds `turn` while it runs and releases it while it waits, so only one drawing runs at a time.
     """
 
     def __init__(self, pipeline: LivePipeline, rows: int, lanes: int) -> None:
@@ -49,33 +49,33 @@ class SharedPasses(PaddedPasses):
         self._share, self._since = 0.0, 0.0
 
     def begin(self, lanes: int) -> None:
-        """Expect so many drawings at once."""
+        """Start a batch of this many drawings."""
         self.stopped, self._drawing = False, lanes
         self._waiting.clear()
         self._answers.clear()
         self._share, self._since = 0.0, perf_counter()
 
     def leave(self) -> None:
-        """Go on with one drawing fewer; its thread holds the turn."""
+        """Continue with one drawing less; the calling thread must hold `turn`."""
         self.seconds()
         self._drawing -= 1
         self._answer_all()
 
     def seconds(self) -> float:
-        """Seconds since `begin`, each divided by the drawings that were under way in it."""
+        """Seconds since `begin`, each divided by the number of drawings that were active."""
         now = perf_counter()
         self._share += (now - self._since) / max(1, self._drawing)
         self._since = now
         return self._share
 
     def stop(self) -> None:
-        """End every drawing at its next pass."""
+        """Stop every drawing at its next pass."""
         with self.turn:
             self.stopped = True
             self.turn.notify_all()
 
     def ask(self, lane: int, inputs: LanePass) -> PassAnswer:
-        """Wait until every drawing wants a pass, and get this lane's part of it."""
+        """Wait until every drawing needs a pass, and return this lane's part of it."""
         if self.stopped:
             raise _Stopped
         started = perf_counter()
@@ -91,7 +91,7 @@ class SharedPasses(PaddedPasses):
         return answer._replace(idle=perf_counter() - started - answer.idle)
 
     def _answer_all(self) -> None:
-        """Run the pass that all wait for; nothing where a drawing is at something else."""
+        """Run the shared pass, unless some drawing is not waiting yet."""
         if not self._waiting or len(self._waiting) < self._drawing:
             return
         asked, started = dict(self._waiting), perf_counter()
@@ -107,25 +107,25 @@ class SharedPasses(PaddedPasses):
 
 
 class LaneSessions:
-    """Lanes in which sessions share their passes; unlike a `BatchDrawer`, which draws pictures, it makes single cycles.
+    """Lanes of sessions that share passes and run single decoding cycles; `BatchDrawer` draws whole pictures instead.
 
-    pipelines: one a lane; a session is opened on the pipeline of its lane.
+    pipelines: One per lane; open a lane's session on its pipeline.
     """
 
     def __init__(self, pipeline: LivePipeline, rows: int, lanes: int) -> None:
-        """See `BatchDrawer`, which raises the same."""
+        """Allocate the lanes' caches; see `BatchDrawer` for arguments and errors."""
         self._passes = SharedPasses(pipeline, rows, lanes)
         self.pipelines = [pipeline.fork(self._passes, lane) for lane in range(lanes)]
         self._threads = ThreadPoolExecutor(lanes, "underpaint-lane")
 
     def run(self, steps: Mapping[int, Callable[[], Result]]) -> dict[int, Future[Result]]:
-        """Make a step in each of these lanes, all at once.
+        """Run one step in each of the given lanes, all at once.
 
         Args:
-            steps: By lane, what its session does.
+            steps: The function to run, by lane.
 
         Returns:
-            By lane, what came of it, or what it raised; all of them are done.
+            The finished future of each lane, with its result or exception.
         """
         self._passes.begin(len(steps))
         futures = {lane: self._threads.submit(self._step, step) for lane, step in steps.items()}
@@ -133,7 +133,7 @@ class LaneSessions:
         return futures
 
     def forget(self, lane: int) -> None:
-        """Drop what a lane's cache holds."""
+        """Clear a lane's KV cache."""
         self._passes.forget(lane)
 
     def _step(self, step: Callable[[], Result]) -> Result:
@@ -145,18 +145,18 @@ class LaneSessions:
 
 
 class BatchDrawer:
-    """Draws several pictures of a live model at once; where one ends, the next one begins."""
+    """Draws several pictures of a live model at once; when one is complete, the next starts in its batch slot."""
 
     def __init__(self, pipeline: LivePipeline, lanes: int, rows: int) -> None:
         """Allocate the lanes' caches.
 
         Args:
-            pipeline: The model, and perhaps its drafter.
-            lanes: How many pictures are drawn at once.
-            rows: Rows of each: 2 under guidance, else 1.
+            pipeline: The model, with an optional drafter.
+            lanes: Number of pictures drawn at once.
+            rows: Rows per picture: 2 with guidance, else 1.
 
         Raises:
-            LiveModelError: Near-ties are verified, which is done for one picture at a time, or a model whose passes
+            LiveModelError: Near-ties are verified, which only works for one picture at a time, or the model's passes
                 cannot be padded.
         """
         if lanes < 1:
@@ -172,17 +172,17 @@ class BatchDrawer:
     def draw(
         self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[ImageTask]
     ) -> Iterator[tuple[int, Drawing]]:
-        """Draw pictures; the numbers and drawings come as they are finished.
+        """Draw pictures; yields each one's number and drawing when it is complete.
 
-        A drawing's seconds are its share: each second is divided among the pictures that were under way in it.
+        The seconds of a drawing are its share: each second is divided among the pictures active in it.
 
         Args:
-            method: Builds the method, once for each lane, as rules may keep an account.
-            sampling: How they are drawn.
-            wanted: The pictures.
+            method: Builds the method; called once per lane, because rules may keep state.
+            sampling: The sampling settings.
+            wanted: The pictures to draw.
 
         Raises:
-            ValueError: What drawing one of them raises; the others are dropped.
+            ValueError: Any error of a drawing; the other drawings are stopped.
         """
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None] = SimpleQueue()
         numbers, count = iter(range(len(wanted))), min(self.lanes, len(wanted))
@@ -222,7 +222,7 @@ class BatchDrawer:
         numbers: Iterator[int],
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None],
     ) -> None:
-        """Draw one picture after another in a lane, as long as there are any."""
+        """Draw one picture after another in a lane until none are left."""
         passes, number = self._passes, -1
         with passes.turn:
             try:
@@ -244,11 +244,11 @@ class BatchDrawer:
 
 @dataclass(frozen=True, slots=True)
 class BatchWorkers:
-    """Implements `artifacts.workers.Workers`: this process, which draws several jobs of a method at once.
+    """Implements `artifacts.workers.Workers` in this process; draws several jobs of a method at once.
 
     Attributes:
-        drawer: Opens models and methods, and records drawings.
-        batch: How many jobs are drawn at once.
+        drawer: Opens models and methods and records drawings.
+        batch: Number of jobs drawn at once.
     """
 
     drawer: JobDrawer
@@ -257,7 +257,7 @@ class BatchWorkers:
     def run(
         self, jobs: Sequence[DrawingKey], more: Callable[[DrawnJob], Iterable[DrawingKey]] = lambda _: ()
     ) -> Iterator[DrawnJob]:
-        """Draw the jobs, model by model and method by method; what `more` names goes last."""
+        """Draw the jobs, grouped by model and method; `more` returns further jobs after each drawn one."""
         waiting = list(jobs)
         while waiting:
             waiting.sort(key=_model_and_method)
@@ -273,13 +273,13 @@ class BatchWorkers:
         drawer = open_batches(models, self.batch, sampling)
         wanted = [ImageTask(models.condition(job.prompt), job.seed) for job in jobs]
         for _ in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted[: self.batch]):
-            pass  # first passes allocate and page in: one batch of each method goes uncounted
+            pass  # warm-up: the first passes allocate memory, so one batch of each method is not counted
         for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted):
             yield self.drawer.record(jobs[number], drawing)
 
 
 def open_batches(models: OpenModels, batch: int, sampling: SamplingParams) -> BatchDrawer:
-    """What draws batches of a live model under this sampling; LiveModelError where it cannot be drawn so."""
+    """A `BatchDrawer` of a live model for this sampling; raises LiveModelError if the model cannot be batched."""
     assert isinstance(models, LivePipeline)
     return BatchDrawer(models, batch, rows_of(sampling))
 

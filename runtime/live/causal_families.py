@@ -1,7 +1,7 @@
 """Families whose models are language models with image codes at the end of their vocabulary.
 
-Their classes are those of text models, so they are named: `family="liquid"`. Sampling is what their public code takes
-by default.
+These models use the classes of text models, so their family must be named: `family="liquid"`. Sampling settings are
+the defaults of the authors' public code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIMPLEAR_NEGATIVE: Final = (
     "eyes, bad limbs, distortion"
 )
 _EMU35_START: Final = (151852, 151851)
-"""Ids that begin a picture of Emu3.5 and its tokens; its size stands between the two, as text."""
+"""The ids that begin a picture of Emu3.5 and its tokens; the picture's size stands between them, as text."""
 
 
 def liquid(
@@ -29,7 +29,7 @@ def liquid(
 ) -> LiveModel:
     """Liquid 7B (arXiv 2412.04332) in Gemma's class: guidance 7, temperature 0.99, top-k 4096, top-p 0.96.
 
-    The second row reads "<unconditional><boi>"; without a tokenizer, the prompt's first and last ids.
+    The unconditional row is "<unconditional><boi>"; without a tokenizer, it is the prompt's first and last ids.
     """
     start = (7,)
     processor = _knowing("<boi>", processor)
@@ -59,8 +59,8 @@ def simplear(
 ) -> LiveModel:
     """SimpleAR 0.5B and 1.5B (arXiv 2504.11455) in Qwen2's class: guidance 6, all codes.
 
-    Codes begin behind the tokenizer's ids, or are the vocabulary's last without one. The second row reads the authors'
-    negative prompt; without a tokenizer, the prompt's first and last ids.
+    Codes follow the tokenizer's ids; without a tokenizer, they are the last ids of the vocabulary. The unconditional
+    row is the authors' negative prompt; without a tokenizer, it is the prompt's first and last ids.
     """
     processor = _knowing("<|soi|>", processor)
     first = None if processor is None else len(_tokenizer(processor))
@@ -94,10 +94,10 @@ def lumina_mgpt_2(
     first_code: int = 155000,
     codes: int = 16384,
 ) -> LiveModel:
-    """Lumina-mGPT 2.0 (arXiv 2507.17801) in Chameleon's class: guidance 4, top-k 4096; every line ends in a token.
+    """Lumina-mGPT 2.0 (arXiv 2507.17801) in Chameleon's class: guidance 4, top-k 4096; each line has an end token.
 
-    A picture begins with its mark, its height and its width, by units of 32 pixels or 4 cells; the second row keeps
-    these three. Ids of the marks come from the tokenizer, or from the model's vocabulary_map.
+    A picture begins with its start token, height and width, in units of 32 pixels (4 cells); the unconditional row
+    keeps only these three ids. Their ids come from the tokenizer, or from the model's vocabulary_map.
     """
     grid = grid or Grid(96, 96)
     if grid.height % 4 or grid.width % 4:
@@ -139,11 +139,11 @@ def emu3_5(
     codes: int = 131072,
     marks: tuple[int, int, int, int] = (*_EMU35_START, 151846, 151853),
 ) -> LiveModel:
-    """Emu3.5 (arXiv 2510.26583) in Qwen3's class, which its layers equal: guidance 5, top-k 5120.
+    """Emu3.5 (arXiv 2510.26583) in Qwen3's class, which has the same layers: guidance 5, top-k 5120.
 
-    Lines end in a token, the last in the picture's end. marks: ids of the picture's begin, its tokens' begin, a line's
-    end and the picture's end. The second row reads the template without a text; without a tokenizer, all from the
-    picture's begin on.
+    Each line has an end token, except the last, which the picture's end token follows. marks: ids of the picture's
+    begin, its tokens' begin, a line's end and the picture's end. The unconditional row is the template without a text;
+    without a tokenizer, it is the prompt from the picture's begin on.
     """
     grid = grid or Grid(64, 64)
     begin, tokens, eol, end = marks
@@ -181,17 +181,17 @@ def _emu35_template(task: str, text: str) -> str:
 
 
 def _tokenizer(processor: Any) -> Any:
-    """A tokenizer, or the one inside a processor."""
+    """Return a tokenizer, or the tokenizer inside a processor."""
     return getattr(processor, "tokenizer", processor)
 
 
 def _knowing(mark: str, processor: Any) -> Any:
-    """A tokenizer or processor that knows a family's mark; None for any other."""
+    """Return the tokenizer or processor if it knows a family's special token, else None."""
     return processor if processor is not None and mark in _tokenizer(processor).get_vocab() else None
 
 
 def _last_ids(model: Any, codes: int, family: str, first: int | None = None) -> IntArray:
-    """[codes]: ids from `first` on, or the vocabulary's last; LiveModelError where there are fewer."""
+    """The code ids [codes], from `first` on or the vocabulary's last; raises LiveModelError if there are fewer."""
     vocabulary = int(model.get_input_embeddings().num_embeddings)
     first = vocabulary - codes if first is None else first
     if not 0 < first <= vocabulary - codes:
@@ -203,4 +203,4 @@ def _last_ids(model: Any, codes: int, family: str, first: int | None = None) -> 
 
 
 CLASSES: Final = {"simplear": "Qwen2ForCausalLM", "emu3.5": "Qwen3ForCausalLM"}
-"""Classes of `transformers` that load models whose folders name their authors' own."""
+"""The `transformers` class that loads a model whose config names the authors' own class, by family."""

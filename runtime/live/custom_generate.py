@@ -1,4 +1,4 @@
-"""Draw with a live model in place of its own loop: `custom_generate` of `transformers`."""
+"""Replaces the decoding loop of a `transformers` model: a function for `generate(custom_generate=...)`."""
 
 from typing import Any
 
@@ -20,23 +20,23 @@ def custom_generate(
     seed: int = 0,
     **_: Any,
 ) -> Any:
-    """Draw in place of a model's own loop: `model.generate(ids, custom_generate=underpaint.generate, ...)`.
+    """Draw a picture instead of a model's own loop: `model.generate(ids, custom_generate=underpaint.generate, ...)`.
 
     Args:
         model: The model that `generate` was called on.
-        input_ids: [1, P], one prompt that ends with the picture's mark.
-        generation_config: Its `do_sample`, `temperature`, `top_k`, `top_p` and `guidance_scale` are taken.
-        underpaint: What `accelerate` returned, to keep its cache between calls; None makes one.
-        method: The method, where `underpaint` is None.
-        negative_prompt_ids: [1, Q], what the second row of guidance reads.
-        seed: Of the noise.
-        **_: Whatever else `generate` passes; masks and processors of logits are not needed.
+        input_ids: [1, P], one prompt that ends with the ids that start a picture.
+        generation_config: Its `do_sample`, `temperature`, `top_k`, `top_p` and `guidance_scale` are used.
+        underpaint: The result of `accelerate`, to keep its cache between calls; None creates one.
+        method: The decoding method if `underpaint` is None.
+        negative_prompt_ids: [1, Q], the prompt of the unconditional row for guidance.
+        seed: Noise seed.
+        **_: Other arguments of `generate`; attention masks and logits processors are ignored.
 
     Returns:
-        [1, P + n] int64: the prompt and what was drawn behind it, line ends and closing ids included.
+        [1, P + n] int64: the prompt and the drawn ids, including line ends and closing ids.
 
     Raises:
-        LiveModelError: More than one prompt, or one that the model does not take.
+        LiveModelError: More than one prompt, or one that the model does not accept.
     """
     if len(input_ids) != 1:
         raise LiveModelError(f"input_ids: expected one prompt [1, P], got {len(input_ids)}; call generate() for each")

@@ -1,7 +1,7 @@
-"""Live models on the device runtime: its kernels draft, sample and judge, and the model's own layers run between.
+"""Runs live models on the device runtime: its kernels draft, sample and verify around the model's own layers.
 
-A cycle is one program, which a CUDA graph captures. A model that cannot be captured has its kernels launched one by
-one, and what the device has no form for is drawn by the host's loop; `Drawing.loop` says which.
+A decoding cycle is one program, captured as a CUDA graph. If a model cannot be captured, its kernels are launched one
+by one. The host loop draws everything that has no device form. `Drawing.loop` reports which of them ran.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from underpaint.runtime.methods.method import DecodingMethod
 
 
 class LiveForward:
-    """Implements `device.forwards.DeviceDecoder` by a live model's own layers; rows: 1, or 2 for a guidance pair.
+    """Implements `device.forwards.DeviceDecoder` with a live model's own layers; rows: 1, or 2 for a guidance pair.
 
     Layers read committed and new keys side by side, so each pass copies the cache once.
     """
@@ -81,7 +81,7 @@ class LiveForward:
         return hidden
 
     def _position_ids(self, positions: Tensor, prompts: Tensor) -> Tensor:
-        """Position ids of cells [B, T] behind prompts [R, 1]; line tokens are cells behind the last, one a line."""
+        """Position ids of cells [B, T] after prompts [R, 1]; cell ids from `cells` on are line tokens, one per line."""
         cells, width, drawn = positions.repeat(self.rows, 1), self.config.width, positions.repeat(self.rows, 1)
         if self.line_token is not None:
             lines = (cells - self.config.cells + 1) * (width + 1) - 1
@@ -99,7 +99,7 @@ class LiveForward:
 
 
 class _PassCache:
-    """What attention layers of `transformers` call as `past_key_values` in a pass of the device runtime."""
+    """The `past_key_values` of `transformers` attention layers in a pass of the device runtime."""
 
     is_compileable = False
 
@@ -108,7 +108,7 @@ class _PassCache:
         self._prompt = isinstance(attend, Prefill)
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keep a layer's new keys and values [R, K, T, D]; return all that the pass reads, the new ones first."""
+        """Store a layer's new keys and values [R, K, T, D]; return all that the pass reads, the new ones first."""
         committed, new = self._cache.committed[layer], (key, value)
         kept = committed if self._prompt else self._cache.slots[layer]
         for part, each in zip(kept, new, strict=True):
@@ -118,12 +118,12 @@ class _PassCache:
         return torch.cat([key, committed[0]], dim=2), torch.cat([value, committed[1]], dim=2)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Nothing asks for positions by it: passes bring their own."""
+        """Return 0; no layer needs it, because passes provide their own position ids."""
         return 0
 
 
 class LiveDeviceModels:
-    """A live model as programs of the device runtime take it; see `device.folder.DeviceModels`."""
+    """A live model in the form that device programs need; see `device.folder.DeviceModels`."""
 
     drafter = None
 
@@ -135,22 +135,22 @@ class LiveDeviceModels:
 
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
-        """Conditions, filled up at their beginning to the longest; LiveModelError on one that the model refuses."""
+        """Embed conditions, padded on the left to the longest; raises LiveModelError if the model rejects one."""
         return embed_conditions(conditions, self._encoder, self._live.embed, self.target, self.device)
 
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """What is to be drawn of a live model on a device; make one with `plan_live`.
+    """What a live model will draw on a device; create one with `plan_live`.
 
     Attributes:
         pipeline: The model.
-        device: Where it is.
-        batch: Images that are drawn together.
-        rows: Rows of an image: 2 under guidance, else 1.
-        prefix: Condition positions at most.
-        needed: Bytes of the largest program's buffers.
-        gaps: By method, why the host's loop draws by it.
+        device: The device of the model's weights.
+        batch: Number of images drawn together.
+        rows: Rows per image: 2 with guidance, else 1.
+        prefix: Maximum number of condition positions.
+        needed: Size of the largest program's buffers, in bytes.
+        gaps: Why the host loop must draw, by name of the method.
     """
 
     forward: ClassVar[str] = "torch"
@@ -164,11 +164,11 @@ class LivePlan:
     gaps: Mapping[str, str]
 
     def describe(self) -> str:
-        """The device and the batch in words."""
+        """Return the device and the batch size, as text."""
         return f"{device_name(self.device)}, batches of {self.batch}"
 
     def open(self) -> LiveDrawer:
-        """What draws."""
+        """Create the drawer of this plan."""
         return LiveDrawer(self)
 
 
@@ -179,18 +179,18 @@ def plan_live(
     conditions: Sequence[Condition],
     batch: int = 1,
 ) -> LivePlan:
-    """Find out which methods the device's kernels can draw a live model by; others are left to the host's loop.
+    """Find out which methods can draw a live model with the device's kernels; the host loop draws the others.
 
     Args:
-        pipeline: The model; it is drawn where its weights are.
-        methods: What to draw by.
-        sampling: How.
-        conditions: All that will be drawn, which tell how long prompts are.
-        batch: Images that are drawn together.
+        pipeline: The model; it stays on the device of its weights.
+        methods: The decoding methods.
+        sampling: The sampling settings.
+        conditions: All conditions that will be drawn; they determine the longest prompt.
+        batch: Number of images drawn together.
 
     Raises:
         DeviceError: A batch out of range.
-        ValueError: A condition that the model does not take.
+        ValueError: A condition that the model does not accept.
     """
     if not 1 <= batch <= MOST_BATCH:
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
@@ -217,7 +217,7 @@ def plan_live(
 
 
 def _model_gap(pipeline: LivePipeline) -> str | None:
-    """Why no method of this pipeline runs on the device; None where some may."""
+    """Why no method of this pipeline can run on the device; None if some may."""
     live = pipeline.live
     if pipeline.verifies_ties:
         return "near-ties are verified in float32"
@@ -231,7 +231,7 @@ def _model_gap(pipeline: LivePipeline) -> str | None:
 
 
 class LiveDrawer(DeviceDrawer):
-    """Makes programs of methods on a live model."""
+    """Creates programs for methods on a live model."""
 
     def __init__(self, plan: LivePlan) -> None:
         """See `plan_live`."""
@@ -251,26 +251,26 @@ class LiveDrawer(DeviceDrawer):
 
 
 class LiveProgram(CapturedProgram):
-    """A method on a live model: one captured program, or its kernels one by one."""
+    """A method on a live model, as one captured program or as kernels launched one by one."""
 
     def prime(self, tasks: Sequence[ImageTask]) -> None:
-        """See `BatchProgram`. A model that cannot be captured is run kernel by kernel."""
+        """See `BatchProgram`. If the model cannot be captured, its kernels will be launched one by one."""
         self._begin(tasks)
         try:
             self._runner.capture()
-        except RuntimeError:  # a layer that waits for the host, or allocates where a graph may not
+        except RuntimeError:  # a layer waits for the host, or allocates memory where a graph must not
             if self._drawer.cuda:
                 torch.cuda.synchronize()
 
 
 class HostProgram:
-    """Implements `BatchProgram` by the host's loop, one picture after another."""
+    """Implements `BatchProgram` with the host loop; draws one picture after another."""
 
     def __init__(self, pipeline: LivePipeline, method: DecodingMethod, sampling: SamplingParams) -> None:
         self._pipeline, self._method, self._sampling = pipeline, method, sampling
 
     def prime(self, tasks: Sequence[ImageTask]) -> None:
-        """Draw the first picture, uncounted."""
+        """Draw the first picture without counting it."""
         list(self.draw_all(tasks[:1]))
 
     def draw_all(

@@ -1,4 +1,4 @@
-"""Drafters of a live model: one decoder layer that reads the target's features, run in torch beside it."""
+"""EAGLE drafters of live models: one decoder layer that reads the target's features, run in torch."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from underpaint.runtime.live.engine import TorchEngine, TorchPasses
 from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
 
 KIND: Final = "live_drafter"
-"""The kind that a checkpoint of a live model's drafter says."""
+"""The `kind` in the config of a checkpoint of a live model's drafter."""
 CHECKPOINT: Final = "checkpoint.pt"
-"""The file of a training run that holds the drafter."""
+"""Name of the checkpoint file in a training run's folder."""
 _SCRATCH: Final = 640
-"""Slots for drafted nodes, as exported drafters have: ten levels of the widest tree."""
+"""Cache slots for draft nodes, as in exported drafters: ten levels of the widest tree."""
 
 
 def drafter_config(live: LiveModel) -> DecoderConfig:
-    """Sizes of a drafter of a live target: one of its layers, with as many key heads as query heads.
+    """Sizes of a drafter for a live target: one of the target's layers, with as many key heads as query heads.
 
-    It reads the prompt as its target does, and no line ends: codes have the rotary positions that they have in the
+    It reads the prompt like its target but skips line ends: codes keep the rotary positions that they have in the
     target's sequence.
     """
     target = live.decoder
@@ -64,9 +64,9 @@ def drafter_config(live: LiveModel) -> DecoderConfig:
 
 
 def new_drafter(live: LiveModel) -> Decoder:
-    """A drafter with random weights: EAGLE's one layer (arXiv 2401.15077) on the target's last features.
+    """Create an EAGLE drafter with random weights: one layer (arXiv 2401.15077) on the target's last features.
 
-    Embeddings and the head are the target's own, whatever they are made of; they are not learnt.
+    It shares the target's embeddings and head, which are not trained.
     """
     drafter = Decoder(drafter_config(live))
     initialise(drafter)
@@ -74,14 +74,14 @@ def new_drafter(live: LiveModel) -> Decoder:
 
 
 def new_eagle3(live: LiveModel, drafted: IntArray | None = None) -> Eagle3Decoder:
-    """A drafter of EAGLE-3 with random weights; its head starts as the target's where that is one matrix.
+    """Create an EAGLE-3 drafter with random weights; its head starts from the target's if the codes are vocabulary ids.
 
     Args:
-        live: The target; of its layers, the features behind a low, a middle and a high one are read.
-        drafted: [K], ascending, the codes that it can draft; None for all.
+        live: The target; the drafter reads the features after a low, a middle and a high layer.
+        drafted: [K], ascending, the codes that it can draft; None for all codes.
 
     Raises:
-        LiveModelError: The target's layers return no hidden states.
+        LiveModelError: The target's layers do not return hidden states.
     """
     check_eagle3(live)
     config, layers = drafter_config(live), live.decoder.layers
@@ -99,7 +99,7 @@ def new_eagle3(live: LiveModel, drafted: IntArray | None = None) -> Eagle3Decode
 
 
 def check_eagle3(live: LiveModel) -> None:
-    """LiveModelError where the target's layers return no hidden states."""
+    """Raise LiveModelError if the target's layers do not return hidden states."""
     if isinstance(live.config, DecoderConfig):
         raise LiveModelError(
             f"eagle3: expected a model of transformers, whose layers return their features, got {live.family}; train "
@@ -108,7 +108,7 @@ def check_eagle3(live: LiveModel) -> None:
 
 
 def with_ends(drafter: Decoder, live: LiveModel, embed: Callable[[Tensor], Tensor] | None = None) -> Decoder:
-    """The drafter with its target's embeddings, or `embed`, and head; these are no weights of its own."""
+    """Attach the target's embeddings (or `embed`) and head to a drafter; they are not saved as its own weights."""
     assert drafter.fc is not None
     drafter.codes = _Borrowed(embed or live.embed, drafter.fc)  # type: ignore[assignment]
     if not isinstance(drafter, Eagle3Decoder):
@@ -117,15 +117,15 @@ def with_ends(drafter: Decoder, live: LiveModel, embed: Callable[[Tensor], Tenso
 
 
 class _Borrowed(nn.Module):
-    """A part of the target that a drafter calls: computed in the target's type, given back in float32."""
+    """A part of the target that a drafter calls; computed in the target's dtype, returned in the drafter's."""
 
     def __init__(self, function: Any, like: nn.Linear) -> None:
         super().__init__()
-        self._function, self._like = [function], [like]  # in lists, so that they are no parts of this module
+        self._function, self._like = [function], [like]  # lists hide them from nn.Module, so they are not its parts
 
     @property
     def weight(self) -> Tensor:
-        """Tells the type and device of the drafter's caches."""
+        """A weight with the dtype and device of the drafter's caches."""
         return self._like[0].weight
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -135,12 +135,12 @@ class _Borrowed(nn.Module):
 
 
 def target_layers(drafter: Decoder) -> tuple[int, ...]:
-    """Which of the target's hidden states a drafter reads; () for its last features."""
+    """Return the target's hidden states that a drafter reads; () for its last features."""
     return drafter.eagle3.target_layers if isinstance(drafter, Eagle3Decoder) else ()
 
 
 def described(drafter: Decoder, live: LiveModel) -> dict[str, Any]:
-    """What a checkpoint says of its drafter, for `open_drafter` to rebuild it."""
+    """Return the config of a drafter's checkpoint, from which `open_drafter` rebuilds it."""
     about: dict[str, Any] = {"kind": KIND, "decoder": asdict(drafter.config), "target": target_fingerprint(live)}
     if isinstance(drafter, Eagle3Decoder):
         about["eagle3"] = {**asdict(drafter.eagle3), "decoder": asdict(drafter.config)}
@@ -148,10 +148,10 @@ def described(drafter: Decoder, live: LiveModel) -> dict[str, Any]:
 
 
 def read_drafter(live: LiveModel, path: Path) -> Decoder:
-    """The drafter of a training run's folder or checkpoint, with its target's ends.
+    """Load a drafter from a training run's folder or checkpoint, with its target's embeddings and head.
 
     Raises:
-        LiveModelError: It was trained for another target, or is no such drafter.
+        LiveModelError: It was trained for another target, or is not a drafter of a live target.
         ValueError: A damaged checkpoint.
     """
     path = path / CHECKPOINT if path.is_dir() else path
@@ -187,7 +187,7 @@ def read_drafter(live: LiveModel, path: Path) -> Decoder:
 
 
 class LiveDrafter(EngineDrafter):
-    """Drafts for a live model: reads the prompt as its target does, then what the target committed."""
+    """Drafts for a live model: it first reads the prompt like its target, then the committed tokens."""
 
     def __init__(self, drafter: Decoder, sampling: SamplingParams) -> None:
         """See `read_drafter`."""
@@ -196,11 +196,11 @@ class LiveDrafter(EngineDrafter):
         super().__init__(LiveDrafterDecoder(drafter), sampling)
 
     def fork(self) -> LiveDrafter:
-        """See `EngineDrafter.fork`; it follows no target yet."""
+        """See `EngineDrafter.fork`; the new drafter has no target yet."""
         return LiveDrafter(self.module, self.params)
 
     def follow(self, target: EngineTarget) -> None:
-        """Draft for this target, whose prompt is read at every `begin`."""
+        """Draft for this target; every `begin` reads the target's prompt."""
         self._target = target
 
     @property

@@ -1,8 +1,8 @@
-"""EAGLE-3 drafters in the layouts of SpecForge and speculators: a folder with config.json and model.safetensors.
+"""Reads and writes EAGLE-3 drafters of SpecForge and speculators: folders with config.json and model.safetensors.
 
-Both libraries draft over a vocabulary of `draft_vocab_size` ids: `d2t` [K] is what each must be raised by to become an
-id of the target, `t2d` says which ids of the target there are. SpecForge calls the layer `midlayer` and counts the
-target's layers from 0; speculators calls it `layers.0` and counts hidden states, the embedding first.
+Both libraries draft over a reduced vocabulary of `draft_vocab_size` ids. `d2t` [K] holds the offset from each draft id
+to its target id; `t2d` marks the target ids that it covers. SpecForge names the layer `midlayer` and counts the
+target's layers from 0. speculators names it `layers.0` and counts hidden states, starting with the embedding.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _JOINED: Final = {
     "layers.0.gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "layers.0.down": ("mlp.down_proj",),
 }
-"""Matrices of ours, and those of the layouts that they are made of, one below the other."""
+"""This project's matrices, and the matrices of both layouts that they stack vertically."""
 _COMPARED: Final = 64
-"""Rows of embeddings that tell whether a drafter was trained for a target."""
+"""Number of embedding rows that are compared to check that a drafter was trained for a target."""
 
 
 def open_drafter(live: LiveModel, path: Path) -> LiveDrafter:
-    """The drafter of a folder, ready for a live target: of a training run, of SpecForge or of speculators.
+    """Load a drafter for a live target from a folder of a training run, SpecForge or speculators.
 
     Raises:
-        LiveModelError: It was trained for another target, or drafts in a way that is not supported.
+        LiveModelError: It was trained for another target, or drafts in an unsupported way.
         ValueError: A damaged checkpoint.
     """
     foreign = path.is_dir() and (path / _CONFIG).is_file() and not (path / CHECKPOINT).is_file()
@@ -59,7 +59,7 @@ def open_drafter(live: LiveModel, path: Path) -> LiveDrafter:
 
 
 def read_layout(live: LiveModel, folder: Path) -> Eagle3Decoder:
-    """A drafter that SpecForge or speculators saved, for a live target whose codes are part of its vocabulary."""
+    """Load a drafter saved by SpecForge or speculators, for a live target whose codes are part of its vocabulary."""
     settings = read_object(folder / _CONFIG)
     layout: Layout = "speculators" if "speculators_model_type" in settings else "specforge"
     _check_layout(settings, layout, folder)
@@ -79,17 +79,17 @@ def read_layout(live: LiveModel, folder: Path) -> Eagle3Decoder:
 def write_layout(
     live: LiveModel, drafter: Eagle3Decoder, folder: Path, layout: Layout, target: str | None = None
 ) -> None:
-    """Write a drafter as SpecForge or speculators would, with its target's embeddings; `folder` may be new.
+    """Write a drafter in the layout of SpecForge or speculators, with its target's embeddings.
 
     Args:
         live: The target.
         drafter: Its drafter.
-        folder: Where config.json and model.safetensors go.
-        layout: Whose.
-        target: Folder or hub name of the target; speculators opens a drafter with its target alone.
+        folder: Output folder for config.json and model.safetensors; created if missing.
+        layout: The library's layout.
+        target: Folder or hub name of the target; speculators needs it to open a drafter.
 
     Raises:
-        LiveModelError: The target's codes are no part of its vocabulary, or the layout has no place for an option.
+        LiveModelError: The target's codes are not part of its vocabulary, or the layout does not support an option.
     """
     from safetensors.torch import save_file
 
@@ -133,7 +133,7 @@ def write_layout(
 
 
 def code_ids(live: LiveModel) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The vocabulary ids of the codes; LiveModelError where they have none."""
+    """Return the vocabulary ids of the codes; raises LiveModelError if codes are not vocabulary ids."""
     if live.code_ids is None:
         raise LiveModelError(
             "drafter: expected a target whose image codes are ids of its vocabulary, as SpecForge and speculators "
@@ -143,7 +143,7 @@ def code_ids(live: LiveModel) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _check_layout(settings: Mapping[str, Any], layout: Layout, folder: Path) -> None:
-    """LiveModelError unless it is a drafter that `Eagle3Decoder` computes."""
+    """Raise LiveModelError unless `Eagle3Decoder` can run the drafter."""
 
     def refuse(name: str, expected: str, got: object) -> None:
         raise LiveModelError(
@@ -183,7 +183,7 @@ def _config(
     tensors: Tensors,
     folder: Path,
 ) -> Eagle3Config:
-    """Sizes of the drafter; LiveModelError where they are not those of this target's."""
+    """Sizes of the drafter; raises LiveModelError if they do not match this target."""
     dim, vocabulary = sizes.get("hidden_size"), sizes.get("vocab_size")
     if (dim, vocabulary) != (live.decoder.dim, live.vocabulary):
         raise LiveModelError(
@@ -193,7 +193,7 @@ def _config(
     told = settings if layout == "speculators" else settings.get("eagle_config") or {}
     layers = told.get("eagle_aux_hidden_state_layer_ids")
     count = live.decoder.layers
-    if layers is None:  # what each trains where nothing is said
+    if layers is None:  # the defaults of each library
         layers = [2, count // 2, count - 3] if layout == "speculators" else [1, count // 2 - 1, count - 4]
     states = tuple(layer + (layout == "specforge") for layer in layers)
     width = tensors.shapes.get("fc.weight", (0, 0))[1]
@@ -214,7 +214,7 @@ def _config(
         rope_base=float(theta),
     )
     options = {name: bool(settings.get(name)) for name in ("norm_before_residual", "norm_output")}
-    if layout == "specforge":  # its norm_output says that the head reads a normalised output
+    if layout == "specforge":  # its norm_output means that the head reads a normalised output
         options = dict.fromkeys(options, False)
     return Eagle3Config(decoder, states, 0, **options)
 
@@ -222,7 +222,7 @@ def _config(
 def _state(
     live: LiveModel, config: Eagle3Config, tensors: Tensors, layout: Layout, ids: Any, folder: Path
 ) -> tuple[dict[str, Tensor], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Weights by our names, and the codes [K], ascending, that the head's rows stand for."""
+    """Weights under this project's names, and the codes [K], ascending, of the head's rows."""
     layer = _LAYER[layout]
     needed = [f"{layer}{name}.weight" for names in (*_JOINED.values(), tuple(_NORMS)) for name in names]
     missing = [name for name in (*needed, "fc.weight", "norm.weight", "lm_head.weight") if name not in tensors]
@@ -261,9 +261,9 @@ def _state(
 
 
 def _own_embedding(live: LiveModel, settings: Mapping[str, Any], tensors: Tensors, ids: Any, folder: Path) -> Any:
-    """The drafter's own embeddings where it learnt them, else None, for the target's.
+    """Return the drafter's own embeddings if it trained them, else None (the target's are used).
 
-    Both libraries freeze embeddings unless they are told to learn them: others than the target's mean another target.
+    Both libraries freeze embeddings by default, so frozen embeddings that differ mean another target.
     """
     own = settings.get("underpaint", {}).get("target")
     if own is not None and own != target_fingerprint(live):
@@ -293,7 +293,7 @@ def _of_another(live: LiveModel, folder: Path) -> LiveModelError:
 
 
 def _settings(live: LiveModel, config: Eagle3Config, layout: Layout, target: str | None) -> dict[str, Any]:
-    """What config.json says."""
+    """Return the contents of config.json."""
     sizes = config.decoder
     rope = {"rope_theta": sizes.rope_base, "rope_type": "default"}
     layer: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A live torch decoder as an engine: every method draws with it as it does with exported graphs."""
+"""Runs a live torch decoder as an engine, so that every method works as with exported graphs."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError
 from underpaint.runtime.live.padded import LanePass, PaddedPasses
 
 _USUAL_PROMPT: Final = 32
-"""Ids of a prompt that passes are timed behind."""
+"""Number of prompt ids before the passes that are timed."""
 
 
 class TorchPasses:
-    """What engines that run a torch module share: cache, sampling where the logits are, masks and timing."""
+    """Shared base of engines that run a torch module: cache, sampling on the device, masks and timing."""
 
     fuses_chains = fuses_trees = False
     makes_probs = True
     logits_to_host = False
-    """Whether passes give logits too, for whoever compares passes."""
+    """Whether passes also return logits, for comparisons of passes."""
     by_kernels: bool | None = None
-    """Whether the device runtime's kernel makes distributions; None: on a GPU."""
+    """Whether the device runtime's kernel computes distributions; None: only on a GPU."""
 
     def __init__(self, config: DecoderConfig, rows: int, like: Tensor, memory: StaticCache | None = None) -> None:
-        """like: A tensor of the caches' type and device. memory: The cache; None allocates one."""
+        """Open an engine; `like` is a tensor of the caches' dtype and device; `memory` None allocates a cache."""
         self.config, self.rows, self.cost, self._like = config, rows, PassTimer(), like
         self.guided: Tensor | None = None
-        """[T, V] float32: the last pass's logits under guidance, where they are."""
+        """[T, V] float32: the guided logits of the last pass, on the device of the logits."""
         self._idle = 0.0
-        """Seconds of the pass that is under way which went to other drawings."""
+        """Seconds of the current pass that were spent on other drawings."""
         self.memory = StaticCache(config, rows, like) if memory is None else memory
         self.cache = KeyValueCache(self.memory, rows)
         self._params = SamplingParams()
@@ -80,7 +80,7 @@ class TorchPasses:
         self.guided = guided_rows(whole, self._params)
         by_kernels = whole.is_cuda if self.by_kernels is None else self.by_kernels
         kernel = sampling_kernel(whole.shape[-1]) if by_kernels else None
-        with torch.cuda.device(whole.get_device()):  # where kernels are launched; each thread has its own
+        with torch.cuda.device(whole.get_device()):  # kernels launch on this device; each thread has its own
             probs = (kernel or sampled_probs)(whole, self._params).cpu().numpy()
         read = whole.cpu().numpy() if self.logits_to_host else _none(self.rows, count)
         result = PassOutput(logits=read, features=hidden, probs=probs)
@@ -88,17 +88,17 @@ class TorchPasses:
         return result
 
     def _check(self, cells: IntArray) -> None:
-        """EngineError where a pass leaves the grid."""
+        """Raise EngineError if a pass leaves the grid."""
         check_cells(self.config, cells)
 
     def _forward(
         self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None
     ) -> tuple[Tensor, NDArray[np.float32]]:
-        """Logits [B, T, V], and features [B, T, D] or [B, T, 0] on the host, of tokens [B, T] under `bias`."""
+        """Run tokens [B, T] under `bias`; returns logits [B, T, V], and features [B, T, D] or [B, T, 0] on the host."""
         raise NotImplementedError
 
     def _bias(self, bias: FloatArray, past_bias: FloatArray | None, count: int) -> Tensor:
-        """The bias [B, T, S + T] of a pass, as the cache and the caller give it."""
+        """Return the attention bias [B, T, S + T] of a pass, joined from those of the cache and the caller."""
         past = self.cache.past_bias if past_bias is None else np.asarray(past_bias)
         whole = np.empty((self.rows, count, self.cache.slots + count), dtype=np.float32)
         whole[:, :, : self.cache.slots] = past if past.ndim > 1 else past[None]
@@ -111,7 +111,7 @@ class TorchPasses:
 
 @cache
 def sampling_kernel(codes: int) -> Callable[[Tensor, SamplingParams], Tensor] | None:
-    """The device runtime's kernel that makes distributions; None without Triton, or for more codes than it takes."""
+    """The device runtime's kernel for distributions; None without Triton, or with more codes than it supports."""
     try:
         from underpaint.runtime.device.kernels.probs import sampled_probs as by_kernel
         from underpaint.runtime.device.kernels.walk import MOST_TOKENS
@@ -121,12 +121,12 @@ def sampling_kernel(codes: int) -> Callable[[Tensor, SamplingParams], Tensor] | 
 
 
 def _none(rows: int, count: int) -> NDArray[np.float32]:
-    """What nobody reads: [B, T, 0]."""
+    """Return an empty array [B, T, 0] for outputs that nobody reads."""
     return np.empty((rows, count, 0), dtype=np.float32)
 
 
 class PromptPass(NamedTuple):
-    """The pass over a prompt: tokens [B, P], as passes read them; features [B, P, F]; each row's padding in front."""
+    """The prefill: tokens [B, P] as passes read them, features [B, P, F], and the left padding of each row."""
 
     tokens: IntArray
     features: NDArray[np.float32]
@@ -134,9 +134,10 @@ class PromptPass(NamedTuple):
 
 
 class TorchEngine(TorchPasses):
-    """Implements `engines.engine.Engine` on a live model.
+    """Implements `engines.engine.Engine` with a live model.
 
-    Guidance, temperature, top-k and top-p are applied where the logits are; distributions alone come to the host.
+    Guidance, temperature, top-k and top-p are applied on the device of the logits; only distributions are copied to
+    the host.
     """
 
     def __init__(
@@ -152,11 +153,11 @@ class TorchEngine(TorchPasses):
 
         Args:
             live: The model.
-            rows: B, sequences of a pass.
-            features: Which hidden states passes return, side by side, for drafters: see `LiveModel.hidden`. None
+            rows: B, the number of sequences in a pass.
+            features: Hidden states that passes return, concatenated, for drafters: see `LiveModel.hidden`. None
                 returns none.
-            passes: What pads passes behind the prompt; None runs each as it is.
-            lane: Which lane of `passes` this engine is.
+            passes: Pads the passes after the prefill; None runs each pass unpadded.
+            lane: The lane of `passes` that this engine uses.
         """
         memory = None if passes is None else passes.memory(lane)
         super().__init__(live.decoder, rows, next(live.body.parameters()), memory)
@@ -165,7 +166,7 @@ class TorchEngine(TorchPasses):
         self._padding = np.zeros((rows, 1), dtype=np.int64)
         self._prompt = 0
         self._cond_rows: Tensor | None = None
-        """[C, D], the embedded condition of a model that reads features."""
+        """[C, D], the embedded condition, for a model that reads features."""
         self.prompt: PromptPass | None = None
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
@@ -194,7 +195,7 @@ class TorchEngine(TorchPasses):
         return logits, read
 
     def _run_alone(self, inputs: LanePass) -> tuple[Tensor, Tensor]:
-        """Logits and states of a pass that is not padded."""
+        """Logits and states of an unpadded pass."""
         hidden, states = self.live.hidden(
             self._features or (),
             inputs_embeds=inputs.embeds,
@@ -206,7 +207,7 @@ class TorchEngine(TorchPasses):
         return self.live.head(hidden), states
 
     def _positions(self, cells: IntArray, count: int) -> Tensor:
-        """Position ids of cells: a row's padding takes no place, as in the model's own `generate`."""
+        """Position ids of cells; the padding of a row takes no position, as in the model's own `generate`."""
         prompt = (cells < 0) & (cells >= -self._prompt)
         drawn = self._eol.places(np.where(prompt, 0, cells))
         places = np.broadcast_to(self._prompt + np.where(prompt, cells, drawn), (self.rows, count)) - self._padding
@@ -235,9 +236,9 @@ class LiveDecoder:
         Args:
             live: The model.
             features: See `TorchEngine`.
-            logits: Whether passes give logits to the host too.
-            compiled: Whether passes are padded to few sizes and compiled; see `PaddedPasses`.
-            passes: See `TorchEngine`; of as many rows as engines are opened with.
+            logits: Whether passes also copy logits to the host.
+            compiled: Whether passes are padded to a few sizes and compiled; see `PaddedPasses`.
+            passes: See `TorchEngine`; it must have as many rows as the engines that are opened.
             lane: See `TorchEngine`.
         """
         self.live, self.name, self._features, self._logits = live, live.family, features, logits
@@ -260,17 +261,17 @@ class LiveDecoder:
 
 
 class LiveEncoder(ConditionEncoder):
-    """Encodes prompts of ids, or features; the second row is the family's, or a negative prompt of any length."""
+    """Encodes prompt ids or features; the second row comes from the family, or is a negative prompt of any length."""
 
     def __init__(self, live: LiveModel) -> None:
         super().__init__(live.decoder, live.features)
         self._live = live
 
     def encode(self, condition: Condition) -> EncodedCondition:
-        """Both rows, the shorter one padded in front; padding is hidden.
+        """Encode both guidance rows; the shorter one is padded on the left, and the padding is masked.
 
         Raises:
-            LiveModelError: An id out of range, a prompt that is too long, or one that begins no picture.
+            LiveModelError: An id out of range, a prompt that is too long, or one that does not start a picture.
         """
         live = self._live
         if live.features is not None:
@@ -289,7 +290,7 @@ class LiveEncoder(ConditionEncoder):
         return EncodedCondition(rows + live.codes, (rows.shape[1] - len(prompt), rows.shape[1] - len(absent)))
 
     def example(self) -> EncodedCondition:
-        """A prompt of usual length, whatever it means: for timing passes."""
+        """Return an arbitrary prompt of usual length, to time passes."""
         live = self._live
         if live.features is not None:
             return super().example()

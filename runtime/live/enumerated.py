@@ -1,4 +1,4 @@
-"""Methods judged on a live model's own distributions: every picture of a small grid, with its exact probability."""
+"""Checks methods against a live model's own distributions: the exact probability of every picture of a small grid."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods.method import DecodingMethod
 
 MOST_PICTURES: Final = 4096
-"""Pictures that are enumerated at most."""
+"""Maximum number of pictures that are enumerated."""
 MOST_RUNS: Final = 20_000
-"""Drawings of one method at most: one for each course that its draws can take."""
+"""Maximum number of runs of one method: one for each sequence of outcomes that its draws can take."""
 ROUNDING: Final = 1e-4
-"""Total variation that float32 passes of unequal width explain: rows agree to about 1e-6, a picture has some cells."""
+"""Total variation explained by float32 passes of unequal width: about 1e-6 per row, over the cells of a picture."""
 
 Distribution = dict[tuple[int, ...], float]
 """Pictures as tuples of codes, and their probabilities."""
@@ -30,14 +30,14 @@ Distribution = dict[tuple[int, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class EnumeratedMethod:
-    """A method on a live model.
+    """Result of enumerating one method on a live model.
 
     Attributes:
-        method: Its name.
-        promises: Whether it promises the model's own distribution.
-        pictures: How many pictures it can draw.
-        runs: How many courses its draws can take.
-        bias: Total variation between its pictures and plain decoding's.
+        method: Name of the method.
+        promises: Whether it claims to keep the model's own distribution.
+        pictures: Number of pictures that it can draw.
+        runs: Number of outcome sequences that its draws can take.
+        bias: Total variation between its picture distribution and that of plain decoding.
     """
 
     method: str
@@ -48,20 +48,20 @@ class EnumeratedMethod:
 
     @property
     def lossless(self) -> bool:
-        """Whether rounding explains the difference."""
+        """Whether rounding explains the bias."""
         return self.bias <= ROUNDING
 
 
 class SmallPictures:
-    """The pictures of a live model on a small grid, from the few likeliest codes of each cell."""
+    """Enumerates the pictures of a live model on a small grid, from the most likely codes of each cell."""
 
     def __init__(self, pipeline: LivePipeline, grid: Grid, top_k: int) -> None:
-        """Prepare; nothing is drawn yet.
+        """Prepare the enumeration; nothing is drawn yet.
 
         Args:
-            pipeline: The model in float32, and perhaps its drafter; without one, a drafter of random weights drafts.
-            grid: What is drawn, in place of the model's own grid.
-            top_k: Codes that are kept of each distribution.
+            pipeline: The model in float32, with an optional drafter; without one, a random drafter is used.
+            grid: The small grid, used instead of the model's own grid.
+            top_k: Number of codes kept in each distribution.
 
         Raises:
             LiveModelError: There are too many pictures to enumerate, or the model does not compute in float32.
@@ -92,19 +92,19 @@ class SmallPictures:
         self.sampling: SamplingParams = replace(live.sampling, top_k=top_k, top_p=1.0, temperature=temperature)
         count = min(4, live.longest_prompt - len(live.image_start) - len(live.appended))
         self.condition = Condition("", (*(0,) * count, *live.image_start))
-        """A prompt, whatever it means."""
+        """An arbitrary prompt."""
 
     @property
     def pipeline(self) -> LivePipeline:
-        """What draws on the small grid."""
+        """The pipeline of the model on the small grid."""
         return self._pipeline
 
     def judge(self, plain: DecodingMethod, methods: Sequence[DecodingMethod]) -> list[EnumeratedMethod]:
-        """Enumerate methods beside plain decoding.
+        """Enumerate methods and compare each with plain decoding.
 
         Raises:
-            LiveModelError: The draws of one can take too many courses.
-            ValueError: The settings of one do not fit the grid.
+            LiveModelError: The draws of a method can take too many outcome sequences.
+            ValueError: The settings of a method do not fit the grid.
         """
         expected, _ = self._pictures(plain)
         rows = []
@@ -115,7 +115,7 @@ class SmallPictures:
         return rows
 
     def _pictures(self, method: DecodingMethod) -> tuple[Distribution, int]:
-        """The distribution of a method's pictures, and how many courses its draws took."""
+        """Return the distribution of a method's pictures, and the number of runs that it took."""
         session = method.open(self._pipeline, self.condition, self.sampling)
         runs = 0
 

@@ -1,7 +1,7 @@
-"""Model families as values: what differs between the image models of `transformers`, and nothing else.
+"""Defines the supported model families: each function holds what differs between image models of `transformers`.
 
-Each function here makes a `LiveModel` of a loaded model. Guidance, temperature, top-k and top-p are those that the
-authors publish. To add a family of your own, see docs/how-to/use-a-live-model.md.
+Each function makes a `LiveModel` from a loaded model. Guidance, temperature, top-k and top-p are the values that the
+authors publish. To add your own family, see docs/how-to/use-a-live-model.md.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Family: TypeAlias = Callable[..., LiveModel]
 
 
 def janus(model: Any, processor: Any = None, *, grid: Grid | None = None, longest_prompt: int = 1024) -> LiveModel:
-    """Janus-Pro 1B and 7B (arXiv 2501.17811): a generation head of its own, guidance 5, the second row is padding.
+    """Janus-Pro 1B and 7B (arXiv 2501.17811): own generation head, guidance 5; the unconditional row is padding.
 
-    `boi_token_id` of the generation configuration begins a picture; "begin" and "pad" ids are the configuration's.
+    `boi_token_id` of the generation configuration begins a picture; "begin" and "pad" ids come from the configuration.
     """
     inner, settings = model.model, model.generation_config
     side = inner.vqmodel.config.num_patches
@@ -82,9 +82,9 @@ def janus(model: Any, processor: Any = None, *, grid: Grid | None = None, longes
 
 
 def emu3(model: Any, processor: Any = None, *, grid: Grid | None = None, longest_prompt: int = 1024) -> LiveModel:
-    """Emu3-Gen (arXiv 2409.18869): lines end in a token, guidance 3, top-k 2048.
+    """Emu3-Gen (arXiv 2409.18869): each line has an end token, guidance 3, top-k 2048.
 
-    The second row of guidance is the prompt's first id alone; pass a negative prompt for another one.
+    The unconditional row of guidance is the prompt's first and last ids; pass a negative prompt to replace it.
     """
     mapping, text_model = model.model.vocabulary_mapping, model.model.text_model
     grid = grid or Grid(90, 90)
@@ -129,8 +129,8 @@ def emu3(model: Any, processor: Any = None, *, grid: Grid | None = None, longest
 def chameleon(model: Any, processor: Any = None, *, grid: Grid | None = None, longest_prompt: int = 1024) -> LiveModel:
     """Chameleon and Anole (arXiv 2407.06135): guidance 3, temperature 0.7, top-p 0.9, 32 x 32 cells.
 
-    The second row keeps the prompt's first and last ids, as the authors' sampler does. `transformers` holds no picture
-    decoder of Chameleon, so tokens are drawn and no pixels.
+    The unconditional row keeps the prompt's first and last ids, as in the authors' sampler. `transformers` has no
+    picture decoder for Chameleon, so only tokens are drawn, without pixels.
     """
     grid = grid or Grid(32, 32)
     start = _chameleon_start(model, processor)
@@ -156,9 +156,9 @@ def chameleon(model: Any, processor: Any = None, *, grid: Grid | None = None, lo
 def lumina_mgpt(
     model: Any, processor: Any = None, *, grid: Grid | None = None, longest_prompt: int = 1024
 ) -> LiveModel:
-    """Lumina-mGPT (arXiv 2408.02657), in Chameleon's classes: guidance 3, top-k 2000, lines end in a token.
+    """Lumina-mGPT (arXiv 2408.02657), in Chameleon's classes: guidance 3, top-k 2000, each line has an end token.
 
-    A picture begins with its mark, its height and its width, by units of 32 pixels; the second row keeps these three.
+    A picture begins with its start token, height and width, in units of 32 pixels; the unconditional row keeps these.
     """
     grid = grid or Grid(48, 48)
     if grid.height % 2 or grid.width % 2:
@@ -194,7 +194,7 @@ def lumina_mgpt(
 
 
 def _chameleon_start(model: Any, processor: Any) -> Ids:
-    """The id that begins a picture of Chameleon."""
+    """Return the id that begins a picture in Chameleon, as a tuple."""
     names: Mapping[str, int] = model.config.vocabulary_map
     start = names.get("<racm3:break>")
     return (
@@ -216,7 +216,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "emu3.5": emu3_5,
     **PUBLISHED,
 }
-"""Families by name, as `--family` takes them."""
+"""Families by name; the values of `--family`."""
 
 _BY_CLASS: Final[Mapping[str, str]] = {
     "JanusForConditionalGeneration": "janus",
@@ -228,10 +228,10 @@ _BY_CLASS: Final[Mapping[str, str]] = {
 
 
 def family_of(model: Any, family: str | Family | None = None) -> Family:
-    """The family of a model: the one that was named, or that of its class.
+    """Return the given family, or the family of the model's class.
 
     Raises:
-        LiveModelError: No family of this name or class.
+        LiveModelError: There is no family of this name or class.
     """
     if callable(family):
         return family

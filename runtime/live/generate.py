@@ -1,4 +1,4 @@
-"""Draw with a live model by any method: `accelerate`."""
+"""Draws pictures with a live model and any decoding method; start with `accelerate`."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ __all__ = ["AcceleratedModel", "GeneratedImage", "LiveModel", "accelerate"]
 
 Outcome = TypeVar("Outcome")
 _PROMPT_UNIT: Final = 64
-"""Programs on the device have room for prompts of so many ids, or of a multiple."""
+"""Prompt lengths of device programs are rounded up to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GeneratedImage:
-    """One picture of a live model; a notebook shows it.
+    """One picture from a live model; notebooks display it.
 
     Attributes:
-        drawing: The codes, and what they cost: passes, seconds.
-        token_ids: int64, the ids that the model's own `generate` would return behind the prompt.
-        pixels: uint8 [H, W, 3]; None where the model has no picture decoder.
+        drawing: The codes and their cost: passes and seconds.
+        token_ids: int64, the ids that the model's own `generate` would return after the prompt.
+        pixels: uint8 [H, W, 3]; None if the model has no picture decoder.
     """
 
     drawing: Drawing
@@ -61,7 +61,7 @@ class GeneratedImage:
 
     @property
     def image(self) -> Image:
-        """The picture as a PIL image; LiveModelError where the model has no picture decoder."""
+        """The picture as a PIL image; raises LiveModelError if the model has no picture decoder."""
         from PIL import Image
 
         if self.pixels is None:
@@ -71,12 +71,12 @@ class GeneratedImage:
         return Image.fromarray(self.pixels)
 
     def _repr_png_(self) -> bytes | None:
-        """The picture as a PNG file (IPython's rich display)."""
+        """Return the picture as a PNG file (IPython's rich display)."""
         return None if self.pixels is None else encoded(self.pixels)
 
 
 class AcceleratedModel:
-    """A live model that draws by one method; make one with `accelerate`."""
+    """A live model that draws with one decoding method; create one with `accelerate`."""
 
     def __init__(
         self,
@@ -140,26 +140,26 @@ class AcceleratedModel:
         top_p: float | None = None,
         batch: int = 1,
     ) -> GeneratedImage | list[GeneratedImage]:
-        """Draw one picture, or one for each prompt of a list.
+        """Draw one picture, or one picture per prompt of a list.
 
         Args:
-            prompt: Words, if a processor was given; or the ids of a whole prompt, the picture's mark included. A list
-                of either draws several.
-            negative_prompt: What the second row of guidance reads; None takes the family's own.
-            seed: Of the noise; a prompt and a seed give one picture, whatever was drawn before. For a list of prompts
-                one seed for all, or one for each.
-            temperature: 0 draws the likeliest tokens. None, here and below, takes what the authors publish.
-            guidance: Classifier-free guidance scale; 1 is none.
-            top_k: Codes that are kept; 0 keeps all.
-            top_p: Mass that is kept; 1 keeps all.
-            batch: Of a list, how many pictures are drawn at once. Passes are shared: each picture keeps its own pace,
-                and where one ends the next begins. Their seconds are divided among them.
+            prompt: Text, if a processor was given; or the ids of a whole prompt, including the ids that start a
+                picture. A list of either draws several pictures.
+            negative_prompt: The prompt of the unconditional row for guidance; None uses the family's default.
+            seed: Noise seed. A prompt and a seed always give the same picture. For a list of prompts, one seed for
+                all, or one per prompt.
+            temperature: 0 draws the most likely tokens. For this and the values below, None uses the published ones.
+            guidance: Classifier-free guidance scale; 1 turns guidance off.
+            top_k: Number of codes that are kept; 0 keeps all.
+            top_p: Probability mass that is kept; 1 keeps all.
+            batch: For a list, how many pictures are drawn at once in shared passes. Each picture advances at its own
+                rate; the next starts in a batch slot when one ends. Time is divided among the pictures.
 
         Returns:
-            The picture, its tokens and what they cost; of a list, one for each prompt in order.
+            The picture with its tokens and cost; for a list, one per prompt, in order.
 
         Raises:
-            LiveModelError: A prompt that this model does not take, or words without a processor.
+            LiveModelError: A prompt that this model does not accept, or text without a processor.
             ValueError: A sampling value out of range, or a top_k beyond the codes.
         """
         own = self.live.sampling
@@ -186,7 +186,7 @@ class AcceleratedModel:
         return self.draw_all([ImageTask(*each) for each in zip(conditions, seeds, strict=True)], params, batch)
 
     def condition(self, prompt: str | Sequence[int], negative_prompt: str | Sequence[int] | None = None) -> Condition:
-        """A prompt as the model takes it; LiveModelError where it does not."""
+        """Return the prompt as a `Condition`; raises LiveModelError if the model does not accept it."""
         if self.live.features is not None:
             if negative_prompt is not None or not isinstance(prompt, str | Path):
                 raise LiveModelError(
@@ -203,7 +203,7 @@ class AcceleratedModel:
         return Condition(text, ids, uncond_ids=uncond)
 
     def draw(self, condition: Condition, params: SamplingParams, seed: int) -> GeneratedImage:
-        """Draw a condition under given sampling; see `generate`."""
+        """Draw one condition with the given sampling; see `generate`."""
         drawn = self._on_device([ImageTask(condition, seed)], params, 1)
         if drawn is None:
             drawn = [draw(self.pipeline, self.build(params), params, condition, seed)]
@@ -220,12 +220,12 @@ class AcceleratedModel:
         return [self._image(one) for one in drawn]
 
     def build(self, params: SamplingParams) -> DecodingMethod:
-        """The method under this sampling, built anew."""
+        """Build a fresh decoding method for this sampling."""
         config = resolve(self.method, params.temperature, None, self._settings, self._preset)
         return build_method(self.method, config, self.pipeline.tables)
 
     def _on_device(self, wanted: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[Drawing] | None:
-        """Draw on the device runtime; None where the host's loop draws."""
+        """Draw on the device runtime; None if the host loop must draw."""
         asked, weight = self._kernels, next(self.live.body.parameters())
         if asked is False or (asked is None and not weight.is_cuda):
             return None
@@ -242,9 +242,9 @@ class AcceleratedModel:
         if plan.gaps:
             return None
         key = params, batch, -(-plan.prefix // _PROMPT_UNIT) * _PROMPT_UNIT
-        with torch.cuda.device(weight.get_device()):  # where kernels are launched and graphs are captured
+        with torch.cuda.device(weight.get_device()):  # the device of kernel launches and graph capture
             if self._program is None or self._program[0] != key:
-                self._program = None  # its buffers go before the next one's are made
+                self._program = None  # frees its buffers before the next program allocates
                 program = replace(plan, prefix=key[2]).open().program(method, params)
                 if weight.is_cuda:
                     program.prime(wanted[:batch])
@@ -265,7 +265,7 @@ class AcceleratedModel:
 
 
 def _in_order(drawn: Iterable[tuple[int, Outcome]]) -> list[Outcome]:
-    """Pictures that came as they ended, in the order of their numbers."""
+    """Return the drawings in the order of their numbers; they arrive in the order in which they finished."""
     return [outcome for _, outcome in sorted(drawn, key=itemgetter(0))]
 
 
@@ -284,31 +284,30 @@ def accelerate(
     compile: bool = False,
     kernels: bool | None = None,
 ) -> AcceleratedModel:
-    """Draw with a loaded model of `transformers` by a method of this project, without export or training.
+    """Accelerate a loaded `transformers` image model with a decoding method, without export or training.
 
     Args:
         model: A loaded image model; `runtime.live.families.FAMILIES` lists the supported ones.
-        method: See `underpaint methods`; the default is lossless and needs no drafter.
-        processor: The model's processor, for prompts in words; None looks for none.
-        drafter: A drafter that was trained for this model, for methods that need one; or its folder, of `underpaint
-            train drafter`, of SpecForge or of speculators.
-        family: A name, or a function of one's own that makes a `LiveModel`; None goes by the model's class.
-        grid: Rows and columns of tokens; None takes the family's usual size.
-        settings: `name=value` texts, as `--set` takes them.
-        preset: "paper" or "tuned", settings to start from.
-        longest_prompt: Most ids of a prompt; the cache has room for so many.
-        verify_near_ties: "float32" computes rows of a model in bf16 or fp16 again in float32 where their likeliest
-            tokens are too close to tell; see `NearTieTarget`. It takes 4 bytes more for each weight.
-        compile: Whether to pad passes to few sizes and compile the layers by `torch.compile`; on a CUDA device each
-            size is captured as a CUDA graph too. The first passes of each size take longer.
-        kernels: Whether the device runtime's kernels run whole cycles around the model's layers; a CUDA graph captures
-            them where it can. None: on a GPU, where the method has such a form. `Drawing.loop` says what ran.
-
+        method: Name of the method, see `underpaint methods`; the default is lossless and needs no drafter.
+        processor: The model's processor, needed for prompts as text.
+        drafter: A drafter that was trained for this model, for methods that need one; or the folder of one trained
+            by `underpaint train drafter`, SpecForge or speculators.
+        family: A family name, or your own function that makes a `LiveModel`; None chooses by the model's class.
+        grid: Rows and columns of tokens; None uses the family's usual size.
+        settings: Texts `name=value`, as for `--set`.
+        preset: "paper" or "tuned": the settings to start from.
+        longest_prompt: Maximum number of prompt ids; the KV cache reserves room for them.
+        verify_near_ties: "float32" recomputes rows of a bf16 or fp16 model in float32 if their most likely tokens
+            are too close to separate; see `NearTieTarget`. It needs 4 more bytes per weight.
+        compile: Whether to pad passes to a few sizes and compile the layers with `torch.compile`; on a CUDA device
+            each size is also captured as a CUDA graph. The first passes of each size take longer.
+        kernels: Whether the device runtime's kernels run whole cycles around the model's layers, captured as a CUDA
+            graph if possible. None uses them on a GPU if the method has a device form. `Drawing.loop` reports it.
     Returns:
         A model with `generate`.
-
+        A model with a `generate` method.
     Raises:
-        LiveModelError: A model class without a family, or options that do not fit it.
+        LiveModelError: A model class without a family, or options that do not fit the model.
         ValueError: An unknown method or setting.
     """
     chosen = family_of(model, family)

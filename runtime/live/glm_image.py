@@ -1,4 +1,4 @@
-"""GLM-Image: a small preview is drawn first, then the picture."""
+"""The GLM-Image family: the model draws a small preview first, then the picture."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def glm_image(
     longest_prompt: int = 1024,
     preview: Grid | None = None,
 ) -> LiveModel:
-    """GLM-Image: a small grid is drawn first, then the large one; temperature 0.9, top-p 0.75, no guidance.
+    """GLM-Image draws a small grid first, then the large one; temperature 0.9, top-p 0.75, no guidance.
 
-    grid is the large one, 36 x 24 by default (1152 x 768 pixels); preview is the small one, by default the processor's.
-    Both grids are one row of cells here, the small one first. MuLo-SD drafts the large one from it. `transformers`
-    holds no picture decoder. `GlmImagePipeline(prior_token_ids=...)` of diffusers takes the tokens of the large grid,
-    which `glm_image_prior` cuts out.
+    grid is the large grid, 36 x 24 by default (1152 x 768 pixels); preview is the small grid, by default the
+    processor's. The model sees both as one row of cells, the small grid first. MuLo-SD drafts the large grid from it.
+    `transformers` has no picture decoder. Pass the large grid's tokens to `GlmImagePipeline(prior_token_ids=...)` of
+    diffusers; `glm_image_prior` extracts them.
     """
     large = grid or Grid(36, 24)
     small = preview or glm_image_preview(large)
@@ -65,7 +65,7 @@ def glm_image(
 
 
 def glm_image_preview(large: Grid) -> Grid:
-    """The small grid that GLM-Image draws before a large one, as its processor computes it."""
+    """Return the small grid that GLM-Image draws before a large one, computed as in its processor."""
     ratio = large.height / large.width
     return Grid(int(math.sqrt(ratio) * 16), int(math.sqrt(1 / ratio) * 16))
 
@@ -76,7 +76,7 @@ def glm_image_prior(tokens: IntArray, large: Grid) -> IntArray:
 
 
 def _glm_offsets(small: Grid, large: Grid) -> Tensor:
-    """[3, cells]: time, row and column of each cell behind the prompt."""
+    """Time, row and column offsets of each cell after the prompt, [3, cells]."""
     axes, first = [], 0
     for grid in (small, large):
         cells = torch.arange(grid.cells)

@@ -1,4 +1,4 @@
-"""Open a live model from a folder on disk, as the commands name it."""
+"""Opens a live model from a local folder, for the commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from underpaint.runtime.live.published import TOKENIZERS, load_published
 from underpaint.runtime.live.words import WordsReader
 
 _OWN = "family"
-"""The name of the function in a file that brings a family of one's own."""
+"""Name of the function that a user's .py file must define for its own family."""
 
 
 def open_live(
@@ -32,24 +32,24 @@ def open_live(
     processor: Path | None = None,
     compiled: bool = False,
 ) -> LivePipeline:
-    """Load a model of `transformers` from a local folder, or a published checkpoint; nothing is fetched.
+    """Load a `transformers` model from a local folder, or a published checkpoint; nothing is downloaded.
 
     Args:
-        folder: As `save_pretrained` or a download of the hub leaves it: config.json and weights, and a processor's
-            files for prompts in words. Or a checkpoint of LlamaGen or Tar's de-tokenizer, with the family that it is.
-        family: A name of `runtime.live.families.FAMILIES`, or a .py file that defines a function `family`; None goes by
-            the model's class.
+        folder: A folder as written by `save_pretrained` or downloaded from the hub: config.json, weights, and the
+            processor's files for prompts as text. Or a checkpoint of LlamaGen or Tar's de-tokenizer; then set family.
+        family: A name from `runtime.live.families.FAMILIES`, or a .py file that defines a function `family`; None
+            chooses by the model's class.
         grid: Rows and columns of tokens, "48x48"; None takes the family's usual size.
         dtype: "auto" (as the weights are stored), "float32", "bfloat16" or "float16".
-        drafter: Folder of a drafter that was trained for the model; None for methods that need none.
-        device: Where the model goes.
+        drafter: Folder of a drafter trained for the model; None for methods that need none.
+        device: Device to load the model on.
         verify_near_ties: See `runtime.live.generate.accelerate`.
         processor: Folder of the processor's or tokenizer's files; None takes the model's own folder.
         compiled: See `runtime.live.pipeline.LivePipeline`.
 
     Raises:
         LiveModelError: No such folder, model class or family; the message says what to do.
-        ValueError: `grid` names none.
+        ValueError: `grid` is not a valid grid.
     """
     sized, made = None if grid is None else Grid.read(grid), read_family(family)
     if isinstance(made, str) and made in TOKENIZERS:
@@ -84,7 +84,7 @@ def open_live(
             f"{name!r}; give a model that it knows"
         )
     if made is None:
-        family_of(type(name, (), {})())  # a class without a family is refused before its weights are read
+        family_of(type(name, (), {})())  # fails for a class without a family before its weights are read
     library.utils.logging.disable_progress_bar()
     try:
         model = model_class.from_pretrained(folder, dtype=dtype, local_files_only=True)
@@ -114,7 +114,7 @@ def _pipeline(
     verify_near_ties: NearTies | None,
     compiled: bool,
 ) -> LivePipeline:
-    """The pipeline of a loaded model; see `open_live`."""
+    """Build the pipeline of a loaded model; see `open_live`."""
 
     def make(loaded: Any) -> LiveModel:
         return family_of(loaded, family)(loaded, processor, grid=grid, longest_prompt=1024)
@@ -125,7 +125,7 @@ def _pipeline(
 
 
 def _processor(transformers: Any, folder: Path) -> Any:
-    """The model's processor, or its tokenizer; None where the folder has neither."""
+    """Return the model's processor, or its tokenizer; None if the folder has neither."""
     for kind in ("AutoProcessor", "AutoTokenizer"):
         try:
             return getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
@@ -135,7 +135,7 @@ def _processor(transformers: Any, folder: Path) -> Any:
 
 
 def read_family(text: str | None) -> str | Family | None:
-    """A family's name, or the function `family` of a .py file; LiveModelError for anything else."""
+    """Return a family's name, or the function `family` of a .py file; raises LiveModelError for anything else."""
     if text is None or text in FAMILIES:
         return text
     path = Path(text)

@@ -1,4 +1,4 @@
-"""The key-value cache of a live model: written in place, and read by attention layers without a copy."""
+"""Key-value cache of a live model: passes write in place, and attention layers read it without a copy."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from underpaint.algos.arrays import IntArray
 from underpaint.artifacts.decoder_config import DecoderConfig
 
 _FIRST_PASS = 64
-"""Room for new positions behind the cache, at first; a larger pass makes more."""
+"""Initial number of slots for new positions after the cache; a larger pass allocates more."""
 
 
 class KeyValueTensors:
-    """Keys and values [rows, kv_heads, slots, head_dim] of each layer, allocated once; longer passes make more room."""
+    """Keys and values [rows, kv_heads, slots, head_dim] of each layer, allocated once; longer passes grow them."""
 
     def __init__(self, config: DecoderConfig, rows: int, like: Tensor) -> None:
-        """like: A tensor of their type and device."""
+        """Allocate the tensors; `like` is a tensor of their dtype and device."""
         self.slots = config.capacity + _FIRST_PASS
         size = (rows, config.kv_heads, self.slots, config.head_dim)
         self.keys = [like.new_zeros(size) for _ in range(config.layers)]
         self.values = [like.new_zeros(size) for _ in range(config.layers)]
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many slots."""
+        """Make sure that there are this many slots."""
         if slots <= self.slots:
             return
         for kind in (self.keys, self.values):
@@ -37,10 +37,10 @@ class KeyValueTensors:
 
 
 class StaticCache:
-    """Implements `engines.cache.CacheMemory`, and what attention layers of `transformers` call as `past_key_values`.
+    """Implements `engines.cache.CacheMemory`, and serves as `past_key_values` of `transformers` attention layers.
 
-    A pass writes its keys and values behind the slots that it reads, so layers get one view of both. Committing the
-    first positions of a pass then copies nothing. Heads that share keys and values stay shared.
+    A pass writes its keys and values after the slots that it reads, so layers get one view of both. Committing the
+    first positions of a pass then copies nothing. Grouped-query heads share keys and values without copies.
     """
 
     is_compileable = False
@@ -51,11 +51,11 @@ class StaticCache:
         """Make a cache.
 
         Args:
-            config: Of the decoder.
-            rows: B.
-            like: A tensor of the cache's type and device.
-            tensors: Where it lies, in rows from `first` on; None allocates its own.
-            first: Its first row there.
+            config: The decoder's sizes.
+            rows: B, the batch size.
+            like: A tensor of the cache's dtype and device.
+            tensors: Tensors that hold the cache, from row `first` on; None allocates its own.
+            first: The cache's first row in `tensors`.
         """
         self.capacity, self.slots = config.capacity, 0
         self._tensors = KeyValueTensors(config, rows, like) if tensors is None else tensors
@@ -63,7 +63,7 @@ class StaticCache:
         self._at, self.new_positions = 0, 0
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Take a layer's new keys and values [B, H, T, hd]; return views of all that the pass reads."""
+        """Store a layer's new keys and values [B, H, T, hd]; return views of all that the pass reads."""
         count, start = key.shape[2], self.slots
         tensors = self._tensors
         tensors.reserve(start + count)
@@ -76,22 +76,22 @@ class StaticCache:
         return keys[:, :, : start + count], values[:, :, : start + count]
 
     def wrote(self, count: int) -> None:
-        """Know that a pass wrote `count` positions behind the slots that it read."""
+        """Record that a pass wrote `count` positions after the slots that it read."""
         self._at, self.new_positions = self.slots, count
 
     @property
     def end(self) -> int:
-        """The first slot behind all that is committed, and behind the pass that ran last."""
+        """The first slot after all committed positions and after the last pass."""
         return max(self.slots, self._at + self.new_positions)
 
     def read(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Views of the keys and of the values that the next pass reads, one a layer."""
+        """Views of the keys and of the values that the next pass reads, one per layer."""
         kinds = self._tensors.keys, self._tensors.values
         views = [[memory[self._rows, :, : self.slots] for memory in kind] for kind in kinds]
         return views[0], views[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Slots that the next pass reads, as `transformers` asks for them."""
+        """Number of slots that the next pass reads, for `transformers`."""
         return self.slots
 
     def reset(self) -> None:
@@ -103,7 +103,7 @@ class StaticCache:
         self.slots = min(self.capacity, count)
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
-        """See `CacheMemory`. Positions that lie where they are wanted are left there."""
+        """See `CacheMemory`. Positions that are already in the right slots are not copied."""
         if isinstance(positions, slice):
             first = positions.indices(self.new_positions)[0]
             if self._at + first == start:
@@ -129,18 +129,18 @@ class StaticCache:
 
 
 class PlacedCache:
-    """What attention layers call as `past_key_values` in a pass whose rows write at slots of their own."""
+    """The `past_key_values` of attention layers in a pass whose rows write at slots of their own."""
 
     is_compileable = False
 
     def __init__(self, tensors: KeyValueTensors, rows: slice, places: Tensor, slots: int) -> None:
-        """Take the part of the tensors that a pass reads.
+        """Take views of the tensors for one pass.
 
         Args:
-            tensors: Where keys and values lie.
-            rows: Which of their rows pass.
+            tensors: The keys and values.
+            rows: The rows of the tensors that the pass uses.
             places: [R, T] int64, the slots that each row's new positions are written to.
-            slots: How many slots the pass reads, from the first on.
+            slots: Number of slots that the pass reads, from the first on.
         """
         self._keys = [memory[rows, :, :slots] for memory in tensors.keys]
         self._values = [memory[rows, :, :slots] for memory in tensors.values]
@@ -154,5 +154,5 @@ class PlacedCache:
         return keys, values
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Nothing asks for positions by it: passes bring their own."""
+        """Return 0; no layer needs it, because passes provide their own position ids."""
         return 0

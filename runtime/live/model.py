@@ -1,4 +1,4 @@
-"""A live model: what the runtime needs to know of a torch decoder that draws image tokens, as one value."""
+"""Describes a loaded torch decoder of image tokens in one value, `LiveModel`, for the live runtime."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import FeatureEmbedding
 
 Ids: TypeAlias = tuple[int, ...]
-"""Ids of the model's own vocabulary."""
+"""Token ids in the model's own vocabulary."""
 _HASHED_WEIGHTS: Final = 256
-"""Values of each tensor that tell one set of weights from another: spread over it, so that billions take no minutes."""
+"""Number of evenly spaced values of each tensor that a weights digest hashes, so that large models stay fast."""
 _HASHED_CODES: Final = 64
-"""Codes whose embeddings and logits tell one target from another."""
+"""Number of codes whose embeddings and logits a target fingerprint hashes."""
 
 
 class LiveModelError(ValueError):
@@ -33,44 +33,44 @@ class LiveModelError(ValueError):
 
 
 def plain_positions(places: Tensor, prompt: Tensor) -> Tensor:
-    """Position ids [B, T] of places [B, T] in the sequence: the places themselves."""
+    """Position ids [B, T] equal to the places [B, T] in the sequence."""
     return places
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LiveModel:
-    """A decoder that is loaded in torch, and everything that differs between model families.
+    """A decoder that is loaded in torch, with everything that differs between model families.
 
-    A family is a function that makes this value of a model. `runtime.live.families` lists those of the project.
+    A family is a function that builds a `LiveModel` from a model. `runtime.live.families` lists the built-in ones.
 
     Attributes:
         family: Name of the family.
-        body: The decoder layers. They are called as `transformers` calls them: `inputs_embeds` [B, T, D], a 4-D
+        body: The decoder layers, called like those of `transformers`, with `inputs_embeds` [B, T, D], a 4-D
             additive `attention_mask` [B, 1, T, S], `position_ids` and `past_key_values`.
         config: The decoder's configuration: `hidden_size`, `intermediate_size`, `num_hidden_layers`,
-            `num_attention_heads`, and `num_key_value_heads` and `head_dim` where it has them; or a `DecoderConfig`.
+            `num_attention_heads`, and `num_key_value_heads` and `head_dim` if it has them; or a `DecoderConfig`.
         grid: Rows and columns of the token image.
         codes: V, the number of image codes.
-        vocabulary: Number of ids that `embed_ids` takes.
+        vocabulary: Number of ids that `embed_ids` accepts.
         embed_codes: Embeddings [..., D] of codes 0 to V - 1.
         embed_ids: Embeddings [..., D] of vocabulary ids.
         head: Logits [..., V] of the codes, from hidden states [..., D].
-        sampling: Guidance, temperature, top-k and top-p as the authors publish them.
-        code_ids: [V] int64, the vocabulary id of each code; None where codes are not part of the vocabulary.
-        eol_id: The vocabulary id that ends each line but the last; None where lines have no end token.
-        last_line_ends: Whether `eol_id` ends the last line too, in what `generate` returns.
-        closing: Vocabulary ids that follow the last code, or the last line's end.
-        codebook: [V, E], for rules that pool near codes; None where the model has none.
+        sampling: Guidance, temperature, top-k and top-p that the authors publish.
+        code_ids: [V] int64, the vocabulary id of each code; None if codes are not part of the vocabulary.
+        eol_id: The vocabulary id that ends each line except the last; None if lines have no end token.
+        last_line_ends: Whether the output of `generate` also has `eol_id` after the last line.
+        closing: Vocabulary ids that follow the last code, or the end of the last line.
+        codebook: [V, E], for acceptance rules that pool nearby codes; None if the model has none.
         position_ids: Position ids of places [B, T] (0 is a row's first prompt token), given the prompt's length [B, 1].
-        uncond: The second row's ids for a prompt, for guidance; None where the model is drawn without guidance.
+        uncond: Returns the ids of the unconditional row for a prompt; None if the model is drawn without guidance.
         image_start: The ids that every prompt must end with.
-        appended: The ids that are put behind every prompt.
-        encode: The ids of a text, by the model's processor; None where prompts must be given as ids.
-        decode: Pixels uint8 [H, W, 3] of codes [cells]; None where the model has no picture decoder.
-        longest_prompt: Most ids of a prompt, or most features.
-        features: What embeds the features that stand in place of a prompt's ids; None where prompts are ids.
-        parts: A small preview's grid and the picture's, whose cells follow each other in `grid`, one row of cells; None
-            for a picture of one grid.
+        appended: The ids that are appended to every prompt.
+        encode: Returns the ids of a text, with the model's processor; None if prompts must be given as ids.
+        decode: Returns pixels uint8 [H, W, 3] of codes [cells]; None if the model has no picture decoder.
+        longest_prompt: Maximum number of ids (or features) in a prompt.
+        features: Embeds the features that replace prompt ids; None if prompts are ids.
+        parts: The grids of a small preview and of the picture, whose cells follow each other in `grid`, a grid with
+            one row; None for a picture with one grid.
     """
 
     family: str
@@ -103,7 +103,7 @@ class LiveModel:
 
     @property
     def decoder(self) -> DecoderConfig:
-        """The sizes of the decoder, as engines need them."""
+        """The sizes of the decoder, in the form that engines need."""
         config, grid = self.config, self.grid
         if isinstance(config, DecoderConfig):
             return replace(config, capacity=config.slots)
@@ -130,7 +130,7 @@ class LiveModel:
         )
 
     def embed(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids, or places in `rows` [C, D]."""
+        """Embed tokens [B, T] as [B, T, D]: ids below V are codes; id V + i is vocabulary id i, or row i of `rows`."""
         is_code = tokens < self.codes
         if bool(is_code.all()):
             return self.embed_codes(tokens)
@@ -141,15 +141,15 @@ class LiveModel:
         return torch.where(is_code[..., None], self.embed_codes(tokens.clamp(max=self.codes - 1)), others)
 
     def hidden(self, layers: Sequence[int], **passed: Any) -> tuple[Tensor, Tensor]:
-        """Call the body.
+        """Run the decoder layers.
 
         Args:
-            layers: Which hidden states a drafter reads: 0 is the embedding, i what layer i returns, counted from 1; ()
-                for what the head reads.
-            **passed: As attention layers of `transformers` take them.
+            layers: Hidden states that a drafter reads: 0 is the embedding, i is the output of layer i, counted from 1;
+                () selects the last hidden states.
+            **passed: Arguments of the attention layers of `transformers`.
 
         Returns:
-            What the head reads, [B, T, D], and the hidden states side by side, [B, T, n D].
+            The last hidden states [B, T, D], which the head reads, and the n chosen ones concatenated, [B, T, n D].
         """
         kind: Any = getattr(self.body, "_orig_mod", self.body).__class__
         if _calls_it_cache(kind):
@@ -161,7 +161,7 @@ class LiveModel:
         return made.last_hidden_state, torch.cat([made.hidden_states[layer] for layer in layers], dim=-1)
 
     def token_ids(self, tokens: IntArray) -> IntArray:
-        """The ids that the model's own `generate` returns for codes [cells], line ends and closing ids included."""
+        """The ids that the model's own `generate` returns for codes [cells], including line ends and closing ids."""
         if self.code_ids is None:
             return tokens
         ids = self.code_ids[tokens]
@@ -172,7 +172,7 @@ class LiveModel:
         return np.concatenate([ids, np.array(self.closing, dtype=np.int64)])
 
     def check_prompt(self, ids: Sequence[int], what: str = "prompt") -> Ids:
-        """The ids of a prompt; LiveModelError where they are none that this model draws from."""
+        """Return the ids of a prompt as a tuple; raises LiveModelError if they are out of range, too many or none."""
         checked = tuple(int(each) for each in ids)
         if not checked or min(checked) < 0 or max(checked) >= self.vocabulary:
             raise LiveModelError(
@@ -187,7 +187,7 @@ class LiveModel:
         return checked
 
     def check_start(self, ids: Ids) -> None:
-        """LiveModelError unless a prompt ends with the marks that begin a picture."""
+        """Raise LiveModelError unless a prompt ends with `image_start`, the ids that begin a picture."""
         marks = self.image_start
         if marks and ids[-len(marks) :] != marks:
             raise LiveModelError(
@@ -198,12 +198,12 @@ class LiveModel:
 
 @cache
 def _calls_it_cache(body: Any) -> bool:
-    """Whether layers of a class take `past_key_values` by the name `cache`, as those of transformers 5.24 do."""
+    """Whether the layers of a class name the KV cache `cache` instead of `past_key_values` (transformers 5.24)."""
     return "cache" in signature(body.forward).parameters
 
 
 def target_fingerprint(live: LiveModel) -> str:
-    """SHA-256 of what a drafter reads of its target: embeddings of some codes, and the head's logits of these."""
+    """SHA-256 of what a drafter reads from its target: embeddings of some codes, and the head's logits of these."""
     codes = torch.arange(min(_HASHED_CODES, live.codes), device=next(live.body.parameters()).device)
     with torch.inference_mode():
         embeds = live.embed_codes(codes)
@@ -215,10 +215,10 @@ def target_fingerprint(live: LiveModel) -> str:
 
 
 def weights_digest(live: LiveModel, module: nn.Module) -> str:
-    """SHA-256 of a module's weights and of what they draw, by values spread over every tensor.
+    """SHA-256 of a module's weights, by values sampled from every tensor, and of the target fingerprint.
 
-    Two models that differ by a training step differ here. Equal digests mean the same weights in the same type, up to
-    changes made on purpose to escape it.
+    The digest changes when one training step changes the weights. Equal digests mean equal weights and dtypes, except
+    for weights edited on purpose to keep the digest.
     """
     digest = hashlib.sha256(target_fingerprint(live).encode())
     for name, weight in module.state_dict().items():

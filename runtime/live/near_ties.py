@@ -1,4 +1,4 @@
-"""Near-ties of a live model in bf16 or fp16, decided by float32 arithmetic on the same weights."""
+"""Decides near-ties of a live model in bf16 or fp16 with a float32 copy of its weights."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from underpaint.runtime.live.engine import TorchEngine
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 
 NearTies: TypeAlias = Literal["float32"]
-"""What decides near-ties."""
+"""The arithmetic that decides near-ties."""
 _LONGEST: Final = 64
-"""Tokens that the float32 model reads in one pass, at most."""
+"""Maximum number of tokens that the float32 model reads in one pass."""
 _TIMES: Final = 4.0
-"""The margin, in largest differences of logits that were seen between the two arithmetics so far."""
+"""The margin, as a multiple of the largest difference of logits between the two arithmetics so far."""
 
 
 def exact_model(asked: NearTies | None, model: Any, make: Callable[[Any], LiveModel]) -> LiveModel | None:
-    """A live model of the same weights that computes in float32; it takes 4 bytes more for each weight.
+    """Return a copy of a live model that computes in float32; it needs 4 more bytes per weight.
 
     Args:
-        asked: None makes none.
+        asked: "float32"; None makes no copy and returns None.
         model: The loaded model.
-        make: Its family, with the options that the live model was made with.
+        make: Its family function, with the options of the live model.
 
     Raises:
-        LiveModelError: Something other than "float32" was asked for, or the model computes in float32 already.
+        LiveModelError: `asked` is neither None nor "float32", or the model already computes in float32.
     """
     if asked is None:
         return None
@@ -50,27 +50,26 @@ def exact_model(asked: NearTies | None, model: Any, make: Callable[[Any], LiveMo
 
 
 class NearTieTarget:
-    """Implements `algos.step.Target`: passes in the model's own type, and near-ties again in float32.
+    """Implements `algos.step.Target`: runs passes in the model's own dtype and recomputes near-ties in float32.
 
-    At temperature 0, rows whose two best logits lie within `margin` of each other are computed again, so the tokens are
-    the float32 model's. Above 0 a draw among thousands of codes falls near a boundary almost every time, so every row
-    that a verdict reads is computed again. Drafters read the features of the model's own type.
+    At temperature 0, rows whose two best logits differ by at most `margin` are recomputed, so the tokens are those of
+    the float32 model. Above 0, a draw among thousands of codes is close to a boundary almost every time, so every row
+    that verification reads is recomputed. Drafters read features of the model's own dtype.
 
-    The float32 model follows with a cache of its own. It reads tokens only once a near-tie asks for them, many in one
-    pass.
+    The float32 model has its own KV cache. It reads tokens only when a near-tie needs them, many in one pass.
     """
 
     def __init__(self, target: EngineTarget, exact: EngineTarget) -> None:
-        """exact: The same target on `exact_model`; both hold the condition and the sampling."""
+        """Take the target and `exact`, the same target on `exact_model`; both hold the condition and the sampling."""
         self._target, self._exact = target, exact
-        _engine(exact).cost = _engine(target).cost  # passes of both are the target's
+        _engine(exact).cost = _engine(target).cost  # passes of both count as the target's
         self._tokens: list[int] = []
-        """Committed tokens that the float32 model has not read; the last of them is the next root."""
+        """Committed tokens that the float32 model has not read yet; the last one is the next root."""
         self._verified: DraftTree | None = None
-        """The tree that the float32 model scored last, until it is committed."""
+        """The tree that the float32 model scored last; None once it is committed."""
         self._difference = 0.0
         self.recomputed = 0
-        """Passes in which a row was computed again."""
+        """Number of passes in which a row was recomputed."""
 
     @property
     def vocab_size(self) -> int:
@@ -82,10 +81,10 @@ class NearTieTarget:
 
     @property
     def margin(self) -> float:
-        """Guided logits that lie nearer to each other than this count as a near-tie.
+        """Two guided logits that differ by at most this are a near-tie.
 
-        Four times the largest difference between the two arithmetics, over all rows that both computed so far: those of
-        the prompt first.
+        It is four times the largest difference between the two arithmetics over all rows computed by both so far,
+        starting with the prompt's rows.
         """
         return _TIMES * self._difference
 
@@ -119,7 +118,7 @@ class NearTieTarget:
         return self._target.most_nodes(most)
 
     def _near(self, tree: DraftTree) -> BoolArray:
-        """[N], the rows that are computed again."""
+        """Which rows [N] must be recomputed."""
         if self._target.params.temperature > 0:
             return np.ones(tree.size, dtype=np.bool_)
         best = _guided(self._target)[self._target.outputs].topk(2, dim=-1).values
@@ -127,7 +126,7 @@ class NearTieTarget:
 
     def _exact_probs(self, tree: DraftTree) -> FloatArray:
         left = self._tokens or [int(tree.tokens[0])]
-        while len(left) > 1:  # what was committed since the float32 model read last
+        while len(left) > 1:  # tokens committed since the float32 model's last pass
             chain = chain_tree(np.array(left[: min(_LONGEST, len(left) - 1)]), self.vocab_size)
             self._exact.score(chain)
             left = left[chain.size :]
@@ -138,7 +137,7 @@ class NearTieTarget:
         return exact.probs
 
     def _compare(self, positions: IntArray | slice) -> None:
-        """Learn how far the two arithmetics are apart in the last pass of both."""
+        """Update the largest difference between the two arithmetics from the last pass of both."""
         own, exact = _guided(self._target)[positions], _guided(self._exact)[positions]
         self._difference = max(self._difference, float((own - exact).abs().max()))
 

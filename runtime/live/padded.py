@@ -1,4 +1,4 @@
-"""Passes of a live model that are padded to one size: several drawings at once, or few sizes that can be compiled."""
+"""Pads passes of a live model to one size, to run several drawings at once or to compile only a few sizes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from underpaint.runtime.live.memory import KeyValueTensors, PlacedCache, StaticC
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 
 SIZES: Final = (1, 8, 16, 32, 64)
-"""New positions of compiled passes; a pass takes the next larger size. Longer ones run as they are."""
+"""Numbers of new positions of compiled passes; a pass uses the next larger size. Longer passes are not padded."""
 _WARM_UPS: Final = 2
-"""Passes before a CUDA graph is captured: the first compiles, and libraries allocate."""
+"""Number of passes before a CUDA graph is captured: the first compiles, and libraries allocate memory."""
 
 Outputs: TypeAlias = tuple[Tensor, Tensor]
-"""What the head reads, and what a drafter reads; see `LiveModel.hidden`."""
+"""The last hidden states for the head, and the states that a drafter reads; see `LiveModel.hidden`."""
 
 
 class LanePass(NamedTuple):
-    """One drawing's pass: embeddings [B, T, D], mask [B, 1, T, S + T] behind S slots, position ids [..., B, T]."""
+    """One drawing's pass: embeddings [B, T, D], mask [B, 1, T, S + T] after S slots, position ids [..., B, T]."""
 
     embeds: Tensor
     mask: Tensor
@@ -34,7 +34,7 @@ class LanePass(NamedTuple):
 
 
 class PassAnswer(NamedTuple):
-    """Logits [B, T, V], states [B, T, F], and the seconds that were spent on other drawings meanwhile."""
+    """Logits [B, T, V], states [B, T, F], and the seconds that were spent on other drawings in the meantime."""
 
     logits: Tensor
     states: Tensor
@@ -43,7 +43,7 @@ class PassAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _SizedPass:
-    """What passes of one size read, written in place, and what runs them."""
+    """Input tensors of passes of one size, written in place, and the function that runs them."""
 
     embeds: Tensor
     mask: Tensor
@@ -52,16 +52,16 @@ class _SizedPass:
     run: Callable[[], Outputs]
 
     def fill(self, rows: slice, one: LanePass | None, end: int) -> None:
-        """Write a lane's pass; behind its end the last position is repeated.
+        """Write a lane's pass; the last position is repeated as padding.
 
         Args:
-            rows: Of the lane.
-            one: Its pass; None for a lane without one, whose new positions are written where nobody reads them.
-            end: Behind what the lane's cache holds.
+            rows: The lane's rows.
+            one: Its pass; None for an idle lane, whose new positions are written to unused slots.
+            end: The first unused slot of the lane's cache.
         """
         size = self.embeds.shape[1]
         if one is None:
-            self.mask[rows] = 0.0  # nobody reads what comes of it, but it must be finite
+            self.mask[rows] = 0.0  # the result is not used, but it must be finite
             self.places[rows] = torch.arange(end, end + size, device=self.places.device)
             return
         count, seen = one.mask.shape[-2:]
@@ -73,25 +73,25 @@ class _SizedPass:
 
 
 class PaddedPasses:
-    """Runs the passes of several drawings as one: each at its own length, positions and mask.
+    """Runs the passes of several drawings as one; each has its own length, positions and mask.
 
-    Every drawing has a lane: B rows of one cache. Its new positions are written behind its own committed ones.
+    Every drawing has a lane: B rows of one cache. Its new positions are written after its own committed ones.
     """
 
     def __init__(
         self, live: LiveModel, rows: int, lanes: int = 1, layers: Sequence[int] = (), *, compiled: bool = False
     ) -> None:
-        """Allocate the lanes' cache.
+        """Allocate the cache of all lanes.
 
         Args:
             live: The model.
-            rows: B, the sequences of a drawing.
-            lanes: How many drawings.
-            layers: Which hidden states drafters read; see `LiveModel.hidden`.
-            compiled: Whether to compile the body at few sizes, and on a CUDA device to capture each as a graph.
+            rows: B, the number of sequences per drawing.
+            lanes: Number of drawings.
+            layers: Hidden states that drafters read; see `LiveModel.hidden`.
+            compiled: Whether to compile the body at a few sizes, and capture each as a graph on a CUDA device.
 
         Raises:
-            LiveModelError: A model whose passes cannot be padded.
+            LiveModelError: The model's passes cannot be padded.
         """
         check_padded(live)
         self.lanes, self._live, self._rows, self._layers, self._compiled = lanes, live, rows, tuple(layers), compiled
@@ -103,24 +103,24 @@ class PaddedPasses:
         ]
 
     def memory(self, lane: int) -> StaticCache:
-        """The cache of a lane."""
+        """Return the cache of a lane."""
         return self._memories[lane]
 
     def forget(self, lane: int) -> None:
-        """Drop what a lane's cache holds: its picture is finished, or given up."""
+        """Clear a lane's cache, because its picture is finished or abandoned."""
         self._memories[lane].reset()
 
     def takes(self, count: int) -> bool:
-        """Whether passes over so many positions are padded here; else a drawing runs them by itself."""
+        """Return whether passes over this many positions are padded here; else a drawing runs them alone."""
         return not self._compiled or count <= SIZES[-1]
 
     def ask(self, lane: int, inputs: LanePass) -> PassAnswer:
-        """Run the pass of one lane, perhaps with others'."""
+        """Run the pass of one lane; subclasses may combine it with those of others."""
         return self.run({lane: inputs})[lane]
 
-    @torch.inference_mode()  # whoever calls: a drawing that ends runs the pass that the others wait for
+    @torch.inference_mode()  # needed in any thread: a drawing that ends runs the pass that the others wait for
     def run(self, inputs: Mapping[int, LanePass]) -> dict[int, PassAnswer]:
-        """Run one pass of these lanes; the caches of the others stay as they are."""
+        """Run one pass of these lanes; the caches of the other lanes do not change."""
         size = max(one.mask.shape[-2] for one in inputs.values())
         if self._compiled:
             size = next(each for each in SIZES if each >= size)
@@ -145,7 +145,7 @@ class PaddedPasses:
         }
 
     def _pass_of(self, lanes: range, size: int, slots: int, example: LanePass) -> _SizedPass:
-        """A pass of a size; of compiled ones there is one for each, and its tensors stay where they are."""
+        """The pass of a size; compiled passes are kept per size, and their tensors stay at the same addresses."""
         sized = self._sized.get((size, slots)) if self._compiled else None
         if sized is None:
             count = len(lanes) * self._rows
@@ -157,7 +157,7 @@ class PaddedPasses:
             cache = PlacedCache(self._tensors, rows, places, slots)
             live = self._live
             if self._compiled:
-                compiled: Any = torch.compile  # its types lag behind its parameters
+                compiled: Any = torch.compile  # its type stubs lack some parameters
                 live = replace(live, body=compiled(live.body, dynamic=False, isolate_recompiles=True))
 
             def run() -> Outputs:
@@ -178,14 +178,14 @@ class PaddedPasses:
 
 
 def captures(tensor: Tensor) -> bool:
-    """Whether passes over tensors like this one can be captured as CUDA graphs."""
+    """Return whether passes over tensors like this one can be captured as CUDA graphs."""
     return tensor.is_cuda
 
 
 def captured_graph(run: Callable[[], Outputs]) -> Callable[[], Outputs]:
-    """A function that replays `run` as a CUDA graph: it reads and writes the tensors that `run` did, and no others.
+    """Return a function that replays `run` as a CUDA graph, reading and writing the same tensors as `run`.
 
-    It is captured when first called, when the tensors hold a pass: the passes before capture write to the cache.
+    The graph is captured at the first call, when the tensors already hold a pass: warm-up passes write to the cache.
     """
     captured: list[tuple[Any, Outputs]] = []
 
@@ -207,12 +207,12 @@ def captured_graph(run: Callable[[], Outputs]) -> Callable[[], Outputs]:
 
 
 def pads_passes(live: LiveModel) -> bool:
-    """Whether the model's layers take a cache that is written at places."""
+    """Return whether the model's layers accept a cache that is written at given slots."""
     return not isinstance(live.config, DecoderConfig)
 
 
 def check_padded(live: LiveModel) -> None:
-    """LiveModelError unless the model's passes can be padded."""
+    """Raise LiveModelError unless the model's passes can be padded."""
     if not pads_passes(live):
         raise LiveModelError(
             f"batch and compile: expected a model of transformers, got {live.family}, which this project runs itself; "
@@ -221,7 +221,7 @@ def check_padded(live: LiveModel) -> None:
 
 
 def check_compiled(live: LiveModel) -> None:
-    """LiveModelError where the model's passes cannot be compiled here."""
+    """Raise LiveModelError if the model's passes cannot be compiled on this machine."""
     check_padded(live)
     devices = {weight.device for weight in live.body.parameters()}
     if len(devices) > 1:

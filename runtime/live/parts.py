@@ -1,4 +1,4 @@
-"""What model families share: heads and codebooks of language models, prompts, grids and pixels."""
+"""Helpers shared by model families: heads and codebooks of language models, prompts, grids and pixels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from underpaint.algos.protocols import Grid
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 
 _TURN_ENDS: Final = "<reserved08706>"
-"""What ends a turn in Chameleon's vocabulary."""
+"""Token that ends a turn in Chameleon's vocabulary."""
 _LUMINA_PIXELS: Final = 16
-"""Along a side of a cell of Lumina-mGPT's pictures."""
+"""Pixels per side of a cell in Lumina-mGPT's pictures."""
 
 
 class _CodeRows:
-    """The rows of a language model's head that give codes: a view where they follow each other, else one kept copy."""
+    """The rows of a language model's head for the codes: a view if they are contiguous, else a cached copy."""
 
     def __init__(self, lm_head: Any, ids: Tensor) -> None:
         first = int(ids[0])
@@ -31,35 +31,35 @@ class _CodeRows:
         self._copy: tuple[int, Tensor] | None = None
 
     def __call__(self) -> Tensor:
-        """[V, D]; copied again where the head's weights were changed, or where they are learnt."""
+        """[V, D]; copied again after the head's weights changed, and on every call while they are trained."""
         weight: Tensor = self._lm_head.weight
         if self._are_one_block:
             return weight[self._first : self._first + len(self._ids)]
         if torch.is_grad_enabled() and weight.requires_grad:
             return weight[self._ids.to(weight.device)]
         if self._copy is None or self._copy[0] != weight._version:
-            with torch.inference_mode(False), torch.no_grad():  # what is drawn first may be trained with later
+            with torch.inference_mode(False), torch.no_grad():  # the copy may be used in training later
                 self._copy = weight._version, weight[self._ids.to(weight.device)]
         return self._copy[1]
 
 
 class DeviceCopies:
-    """A tensor on every device that asks for it, copied once: a captured pass may copy nothing from the host."""
+    """A tensor copied once to each device that needs it, since a captured pass must not copy from the host."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._copies = {tensor.device: tensor}
 
     def __call__(self, device: torch.device) -> Tensor:
-        """The copy on a device."""
+        """Return the copy on a device."""
         if device not in self._copies:
             first = next(iter(self._copies.values()))
-            with torch.inference_mode(False):  # what is drawn first may be trained with later
+            with torch.inference_mode(False):  # the copy may be used in training later
                 self._copies[device] = first.to(device)
         return self._copies[device]
 
 
 def of_causal(family: str, body: Any, lm_head: Any, code_ids: IntArray, grid: Grid, **options: Any) -> LiveModel:
-    """A model whose codes are part of its vocabulary: embeddings and head are slices of the language model's."""
+    """Build a model whose codes are part of its vocabulary, with slices of the language model's embedding and head."""
     table = body.get_input_embeddings()
     ids = torch.from_numpy(code_ids)
     rows, ids_on = _CodeRows(lm_head, ids), DeviceCopies(ids)
@@ -88,7 +88,7 @@ def of_causal(family: str, body: Any, lm_head: Any, code_ids: IntArray, grid: Gr
 
 
 def code_ids_of(img2bpe: Mapping[int, int], family: str) -> IntArray:
-    """[V]: the vocabulary id of each code; LiveModelError unless codes are 0 to V - 1."""
+    """Return the vocabulary id of each code, [V]; raises LiveModelError unless codes are 0 to V - 1."""
     if sorted(img2bpe) != list(range(len(img2bpe))) or not img2bpe:
         raise LiveModelError(
             f"{family}: expected the vocabulary_map to name image codes 0 to V - 1, got {len(img2bpe)} codes from "
@@ -98,7 +98,7 @@ def code_ids_of(img2bpe: Mapping[int, int], family: str) -> IntArray:
 
 
 def token_id(processor: Any, name: str, family: str, elsewhere: str) -> int:
-    """The id of a token that a processor names; LiveModelError where there is no processor."""
+    """Return the id of a token that a processor names; raises LiveModelError if the processor does not name it."""
     token = getattr(processor, name, None)
     if token is None:
         raise LiveModelError(
@@ -109,7 +109,7 @@ def token_id(processor: Any, name: str, family: str, elsewhere: str) -> int:
 
 
 def codebook_of(vqmodel: Any) -> FloatArray | None:
-    """[V, E] of a tokenizer in `transformers`."""
+    """Return the codebook [V, E] of an image tokenizer in `transformers`; None if it has none."""
     quantizer = getattr(vqmodel, "quantize", None)
     embedding = getattr(quantizer, "embedding", None)
     if embedding is None:
@@ -119,7 +119,7 @@ def codebook_of(vqmodel: Any) -> FloatArray | None:
 
 
 def fixed_grid(given: Grid | None, own: Grid, family: str) -> Grid:
-    """The one grid that a model draws; LiveModelError where another was asked for."""
+    """Return the only grid that a model draws; raises LiveModelError if another one is given."""
     if given is not None and given != own:
         raise LiveModelError(
             f"{family}: grid: expected {own.height} x {own.width}, the only one it draws, got "
@@ -129,37 +129,37 @@ def fixed_grid(given: Grid | None, own: Grid, family: str) -> Grid:
 
 
 def prompt_ids(encoded: Any) -> list[int]:
-    """The ids of one text, from what a tokenizer or processor returns."""
+    """Return the ids of one text, from the output of a tokenizer or processor."""
     ids = encoded["input_ids"]
     ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     return list(ids[0]) if ids and isinstance(ids[0], list | tuple) else ids
 
 
 def turn_ids(processor: Any, text: str) -> list[int]:
-    """The ids of a user's turn in Chameleon's tokenizer, which a mark of its own ends.
+    """Return the ids of a user's turn in Chameleon's tokenizer, including the token that ends a turn.
 
     Args:
-        processor: A processor, or its tokenizer alone.
-        text: What the user says.
+        processor: A processor, or only its tokenizer.
+        text: The user's text.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
     return [*prompt_ids(tokenizer(text)), int(tokenizer.convert_tokens_to_ids(_TURN_ENDS))]
 
 
 def lumina_prompt(text: str, grid: Grid) -> str:
-    """A prompt in the words that Lumina-mGPT was trained on: the size in pixels, width first, then the text."""
+    """Return a prompt in Lumina-mGPT's training format: the size in pixels, width first, then the text."""
     width, height = (_LUMINA_PIXELS * side for side in (grid.width, grid.height))
     return f"Generate an image of {width}x{height} according to the following prompt:\n{text}"
 
 
 def on_device(model: Any, codes: IntArray) -> Tensor:
-    """Codes where the model is."""
+    """Codes as a tensor on the model's device."""
     return torch.as_tensor(codes, device=model.device)
 
 
 @torch.inference_mode()
 def pixels_of(image: Tensor) -> NDArray[np.uint8]:
-    """Bytes [H, W, 3] of an image [H, W, 3] in -1 to 1."""
+    """Pixels uint8 [H, W, 3] of an image [H, W, 3] with values in -1 to 1."""
     scaled = (image.detach().float().cpu() * 127.5 + 127.5).round().clamp(0, 255)
     pixels: NDArray[np.uint8] = scaled.to(torch.uint8).numpy()
     return pixels

@@ -1,4 +1,4 @@
-"""A live model, and perhaps a drafter, as methods take them."""
+"""Opens a live model, with an optional drafter, for decoding methods."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from underpaint.runtime.methods.method import ModelTables, Preview, Timed
 from underpaint.runtime.resampling.resampler import Resampler
 
 BACKEND = "live"
-"""What runs a live model, where commands tell backends apart."""
+"""Name of this backend in commands and records."""
 MAX_NODES = 64
-"""Nodes of the largest tree, its root included."""
+"""Number of nodes of the largest draft tree, including its root."""
 _PRECISIONS: Final[Mapping[torch.dtype, Precision]] = {
     torch.float32: "fp32",
     torch.float16: "fp16",
@@ -45,11 +45,11 @@ _NO_LOW = (
     "target of a lower resolution; use another method"
 )
 _NEIGHBOURS = 100
-"""Columns of the table of nearest codes."""
+"""Number of columns of the table of nearest codes."""
 
 
 class LivePipeline:
-    """Implements `runtime.models.OpenModels` on a live model."""
+    """Implements `runtime.models.OpenModels` with a live model."""
 
     max_nodes = MAX_NODES
     backend: str = BACKEND
@@ -70,13 +70,13 @@ class LivePipeline:
 
         Args:
             live: The model.
-            drafter: A drafter that was trained for it; methods that need none run without.
-            processor: The model's processor, for prompts in words.
-            folder: Where the model was read from, for messages.
-            exact: The same weights in float32, which decide near-ties; None leaves them as they fall. See `near_ties`.
-            compiled: Whether passes are padded to few sizes and compiled; see `padded.PaddedPasses`.
-            passes: What runs the target's passes together with those of other pipelines; None for one of its own.
-            lane: Which lane of `passes` this pipeline has.
+            drafter: A drafter trained for the model; methods that need no drafter run without it.
+            processor: The model's processor, for prompts as text.
+            folder: The folder that the model was read from, for messages.
+            exact: The same weights in float32, to decide near-ties; None does not verify them. See `near_ties`.
+            compiled: Whether passes are padded to a few sizes and compiled; see `padded.PaddedPasses`.
+            passes: Runs target passes together with those of other pipelines; None runs them alone.
+            lane: The lane of `passes` that this pipeline uses.
 
         Raises:
             LiveModelError: The model cannot be compiled here.
@@ -99,11 +99,11 @@ class LivePipeline:
         self._tables: ModelTables | None = None
 
     def fork(self, passes: PaddedPasses | None = None, lane: int = 0) -> LivePipeline:
-        """Another pipeline of the same weights: its sessions need not take turns with this one's.
+        """Return another pipeline with the same weights whose sessions run independently of this one's.
 
         Args:
-            passes: What runs its target's passes together with those of other pipelines; None for one of its own.
-            lane: Which lane of `passes` it has.
+            passes: Runs its target passes together with those of other pipelines; None runs them alone.
+            lane: The lane of `passes` that it uses.
         """
         drafter, alone = None if self.loaded_drafter is None else self.loaded_drafter.fork(), passes is None
         models = self.live, drafter, self._processor, self._folder, self._exact_model if alone else None
@@ -118,17 +118,17 @@ class LivePipeline:
 
     @property
     def shares_passes(self) -> bool:
-        """Whether its passes can be shared by several drawings; see `batch.SharedPasses`."""
+        """Whether several drawings can share its passes; see `batch.SharedPasses`."""
         return not self.verifies_ties and pads_passes(self.live)
 
     @property
     def grid(self) -> Grid:
-        """The image as cells."""
+        """The image grid, in cells."""
         return self.live.grid
 
     @property
     def tables(self) -> ModelTables:
-        """The codebook and its nearest codes; found when first asked for."""
+        """The codebook and the nearest codes of each code; computed on first use."""
         if self._tables is None:
             codebook = self.live.codebook
             if codebook is None:
@@ -186,25 +186,25 @@ class LivePipeline:
 
     @property
     def folder(self) -> Path:
-        """Where the model was read from."""
+        """The folder that the model was read from."""
         return self._folder
 
     @property
     def sampling(self) -> SamplingParams:
-        """What the model's authors publish."""
+        """The sampling settings that the model's authors publish."""
         return self.live.sampling
 
     @property
     def decoder(self) -> Any:
-        """What makes pictures of codes; None where `transformers` has no picture decoder of the family."""
+        """Decodes codes to pictures; None if `transformers` has no picture decoder for the family."""
         return self.live.decode
 
     def title(self) -> str:
-        """The family and its grid, for the heads of tables."""
+        """Return the family and its grid, for table headings."""
         return f"{self.live.family}, {self.grid.height} x {self.grid.width} codes"
 
     def fingerprint(self) -> dict[str, Any]:
-        """The model, its type, its device and its threads, as JSON holds them."""
+        """Return the model, dtype, device and number of threads, as JSON values."""
         weight = next(self.live.body.parameters())
         drafter = self.loaded_drafter
         modules = {self.live.family: self.live.body}
@@ -226,10 +226,10 @@ class LivePipeline:
         }
 
     def condition(self, text: str) -> Condition:
-        """What was typed: words, ids with commas between, or an .npy file of features.
+        """Parse a prompt: text, comma-separated ids, or the path of an .npy file of features.
 
         Raises:
-            LiveModelError: The model does not take it.
+            LiveModelError: The model does not accept it.
         """
         live, parts = self.live, [part.strip() for part in text.split(",")]
         if live.features is not None:
@@ -256,7 +256,7 @@ class LivePipeline:
         )
 
     def words(self, text: str) -> Sequence[int]:
-        """The ids of a prompt in words; LiveModelError where no processor of the model is there."""
+        """Return the ids of a text prompt; raises LiveModelError if there is no processor of the model."""
         if self.live.encode is None or self._processor is None:
             raise LiveModelError(
                 f"prompt {text[:40]!r}: expected ids, as no processor was given; pass "
@@ -272,7 +272,7 @@ class LivePipeline:
             ) from error
 
     def picture(self, tokens: IntArray) -> Picture:
-        """The picture [H, W, 3] of codes [cells]; LiveModelError where the model has no picture decoder."""
+        """Return the picture [H, W, 3] of codes [cells]; raises LiveModelError if the model has no picture decoder."""
         if self.live.decode is None:
             raise LiveModelError(
                 f"picture: there is no picture decoder of {self.live.family} here; use the tokens with the authors' own"
@@ -282,11 +282,11 @@ class LivePipeline:
     def check_passes(
         self, seed: int = 0, report: Callable[[str], None] = lambda said: None
     ) -> Iterator[PassComparison]:
-        """Compare passes over many positions and rows with passes over one; see `evaluation.invariance`.
+        """Compare passes over many positions and rows with one-position passes; see `evaluation.invariance`.
 
         Args:
-            seed: Of the tokens that are drawn for it.
-            report: Told what is compared next.
+            seed: Seed of the random tokens.
+            report: Callback with a description of the next comparison.
         """
         if self.live.features is not None:
             raise LiveModelError(
@@ -299,10 +299,10 @@ class LivePipeline:
         return compare_passes(decoder, precision, prompt, seed, report)
 
     def folder_models(self) -> None:
-        """See `runtime.models.OpenModels`: a live model is no exported folder."""
+        """See `runtime.models.OpenModels`; returns None, since a live model is not an exported folder."""
 
     def close(self) -> None:
-        """Give the cache's memory back."""
+        """Free the memory of the KV caches."""
         self.high.close()
         if self._exact is not None:
             self._exact.close()

@@ -1,4 +1,4 @@
-"""A picture whose small preview is drawn first: each of its two grids as a target of its own, in one cache."""
+"""Splits a picture with a preview into two targets: each of its two grids is one target, and both share one cache."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from underpaint.algos.tree import NO_TOKEN
 
 
 class PartTarget:
-    """Implements `algos.spatial.target.GridTarget` for one grid of a target whose cells are two grids in a row."""
+    """Implements `algos.spatial.target.GridTarget` for one of two grids whose cells follow each other in a target."""
 
     def __init__(self, whole: GridTarget, grid: Grid, before: IntArray | None = None, greedy: bool = False) -> None:
-        """Take a part.
+        """Take one part of a target.
 
         Args:
-            whole: The target of all cells.
-            grid: The part's.
-            before: [n] the tokens of the cells before it; None where it is the first part.
-            greedy: Whether distributions are those of temperature 0.
+            whole: The target with all cells.
+            grid: The grid of this part.
+            before: [n], the tokens of the cells before this part; None for the first part.
+            greedy: Whether to return distributions of temperature 0.
         """
         self._whole, self.grid, self._greedy = whole, grid, greedy
         self._before = np.empty(0, dtype=np.int64) if before is None else before
@@ -29,7 +29,7 @@ class PartTarget:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The number of codes, V."""
         return self._whole.vocab_size
 
     def begin(self) -> FloatArray:
@@ -53,7 +53,7 @@ class PartTarget:
 
 
 def enlarged(tokens: IntArray, small: Grid, large: Grid) -> IntArray:
-    """[large.cells]: the token of the preview's cell that lies over each cell of the picture."""
+    """Return the preview's token that covers each cell of the picture, [large.cells]."""
     rows = (2 * np.arange(large.height) + 1) * small.height // (2 * large.height)
     columns = (2 * np.arange(large.width) + 1) * small.width // (2 * large.width)
     if (tokens == NO_TOKEN).any():

@@ -1,4 +1,4 @@
-"""This project's own decoder as a live model: LlamaGen by class or by caption, Tar's de-tokenizer, shipped targets."""
+"""Live models that run on this project's own decoder: LlamaGen (class or caption), Tar's de-tokenizer, own targets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOKENIZERS: Final = {
     "llamagen-t2i": "vq_ds16_t2i.pt",
     "tar-dtok": "vq_ds16_t2i.pt",
 }
-"""Kinds of checkpoint, as `underpaint export --kind` names them, and the file of the tokenizer that each draws for."""
+"""The tokenizer file of each checkpoint kind, by the names of `underpaint export --kind`."""
 _PRECISIONS: Final[dict[str, Precision]] = {
     "auto": "fp32",
     "float32": "fp32",
@@ -41,13 +41,13 @@ _PRECISIONS: Final[dict[str, Precision]] = {
 
 
 class PublishedModel(nn.Module):
-    """A checkpoint that this project's own decoder runs, with what embeds its condition and what draws its pictures.
+    """A checkpoint on this project's own decoder, with its condition embedding and its picture tokenizer.
 
     Attributes:
-        kind: Of the checkpoint, one of `TOKENIZERS`.
+        kind: Kind of the checkpoint, one of `TOKENIZERS`.
         decoder: The model.
         conditioner: Embeds features; None for a model that is conditioned on classes.
-        vq: The picture tokenizer; None where it is not there.
+        vq: The picture tokenizer; None if its file is missing.
     """
 
     def __init__(
@@ -58,27 +58,27 @@ class PublishedModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of its weights."""
         return self.decoder.head.weight.device
 
 
 def load_published(
     kind: str, path: Path, dtype: str = "auto", grid: Grid | None = None, options: LoadOptions | None = None
 ) -> PublishedModel:
-    """Load a checkpoint of LlamaGen or of Tar's de-tokenizer as its authors publish it.
+    """Load a checkpoint of LlamaGen or of Tar's de-tokenizer in its authors' format.
 
-    The picture tokenizer is read from the file of `TOKENIZERS` beside the checkpoint, if there is one.
+    The picture tokenizer is read from the file of `TOKENIZERS` in the checkpoint's folder, if there is one.
 
     Args:
         kind: One of `TOKENIZERS`.
         path: The checkpoint.
-        dtype: "float32" (which "auto" means too), "bfloat16" or "float16".
-        grid: Rows and columns of tokens, where the checkpoint does not tell; see `LoadOptions`.
-        options: What else the checkpoint does not tell.
+        dtype: "float32" (the same as "auto"), "bfloat16" or "float16".
+        grid: Rows and columns of tokens, if the checkpoint does not define them; see `LoadOptions`.
+        options: Other settings that the checkpoint does not define.
 
     Raises:
-        LiveModelError: No such file, or a grid that is no square.
-        CheckpointError: A ValueError: the file is no such checkpoint.
+        LiveModelError: The file does not exist, or the grid is not square.
+        CheckpointError: A ValueError; the file is not a checkpoint of this kind.
     """
     if not path.exists():
         raise LiveModelError(f"--live {path}: expected a checkpoint of {kind}, got no file; download it first")
@@ -107,9 +107,9 @@ def published(
     grid: Grid | None = None,
     longest_prompt: int = 1024,
 ) -> LiveModel:
-    """A model of this project's own `Decoder`: of `load_published`, or a bare one that is conditioned on ids.
+    """Build a live model from `load_published`, or from a bare `Decoder` that is conditioned on ids.
 
-    A prompt is one class, or all words of a condition; or features of a caption or a picture, from an .npy file.
+    A prompt is one class or all words of a condition; or features of a caption or a picture, from an .npy file.
     """
     loaded = model if isinstance(model, PublishedModel) else PublishedModel(kind, model)
     if loaded.kind != kind:
@@ -164,11 +164,11 @@ def published(
 
 
 FAMILIES: Final = {kind: partial(published, kind) for kind in TOKENIZERS}
-"""Families of this project's own decoder, by kind of checkpoint."""
+"""Families that run on this project's own decoder, by kind of checkpoint."""
 
 
 class DecoderBody(nn.Module):
-    """The layers of this project's `Decoder`, called as those of `transformers` are."""
+    """The layers of this project's `Decoder`, with the call signature of `transformers` layers."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class DecoderBody(nn.Module):
         past_key_values: Any = None,
         use_cache: bool = True,
     ) -> SimpleNamespace:
-        """One pass; `position_ids` are cells. See `models.decoder.Decoder.step_rows`."""
+        """Run one pass; `position_ids` are cells. See `models.decoder.Decoder.step_rows`."""
         decoder = self.decoder
         empty = decoder.empty_cache(inputs_embeds.shape[0])
         past = (empty, empty) if past_key_values is None else past_key_values.read()

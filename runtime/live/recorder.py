@@ -15,32 +15,32 @@ from underpaint.artifacts.files import check_file_writable, replacing
 from underpaint.runtime.live.model import LiveModelError
 
 _OTHER: Final = -1
-"""Stands for an id that is no image code."""
+"""Marks an id that is not an image code."""
 _LARGEST: Final = 6e4
-"""In half precision; a code that a processor forbids, at minus infinity, keeps probability 0."""
+"""Bound of stored logits, to fit half precision; codes that a processor forbids (minus infinity) keep probability 0."""
 
 
 class TraceRecorder:
     """Collects the logits of each step and the token drawn from them, image by image.
 
-    For a model of `transformers`, let its own `generate` run inside `recording`:
+    For a `transformers` model, run its own `generate` inside `recording`:
 
         recorder = TraceRecorder(grid=(24, 24), code_ids=range(1000, 17384))
         with recorder.recording(model):
             model.generate(**inputs, do_sample=True)
         recorder.save("own.npz", codebook=codebook)
 
-    For a loop of your own, call `step` after each token in place of `recording`.
+    In your own decoding loop, call `step` after each token instead.
 
-    Steps that draw no image code, such as the end of a line, are left out. Images are cut after rows x columns codes.
+    Steps that draw no image code, such as line ends, are skipped. An image ends after rows x columns codes.
     """
 
     def __init__(self, grid: tuple[int, int], code_ids: Sequence[int] | None = None) -> None:
         """Make a recorder.
 
         Args:
-            grid: Rows and columns of an image.
-            code_ids: The vocabulary id of each code, from code 0 on; None where logits are of the codes alone.
+            grid: Rows and columns of an image, in codes.
+            code_ids: The vocabulary id of each code, from code 0 on; None if logits cover only the codes.
         """
         self._grid = (int(grid[0]), int(grid[1]))
         self._ids = None if code_ids is None else np.asarray(code_ids, dtype=np.int64)
@@ -49,16 +49,16 @@ class TraceRecorder:
         if self._ids is not None and (self._ids.ndim != 1 or np.unique(self._ids).size != self._ids.size):
             raise LiveModelError("code_ids: expected one vocabulary id for each code, each once")
         self._open: list[list[tuple[int, NDArray[np.float16]]]] = []
-        """Of each image that is being drawn: its codes, and the row that each was drawn from."""
+        """For each image in progress: its codes, and the logits that each was drawn from."""
         self._done: list[tuple[IntArray, NDArray[np.float16]]] = []
 
     @property
     def images(self) -> int:
-        """Images that are complete."""
+        """Number of complete images."""
         return len(self._done)
 
     def step(self, logits: Any, tokens: Any) -> None:
-        """Take in one step of B images.
+        """Record one step of B images.
 
         Args:
             logits: `[B, V]` tensor or array, over the codes or the vocabulary; after guidance, before temperature,
@@ -66,7 +66,7 @@ class TraceRecorder:
             tokens: `[B]`, the ids drawn from them.
 
         Raises:
-            LiveModelError: Another number of images than before, or other shapes.
+            LiveModelError: A different number of images than before, or wrong shapes.
         """
         rows, drawn = _array(logits, np.float32), _array(tokens, np.int64).reshape(-1)
         if rows.ndim != 2 or rows.shape[0] != drawn.size:
@@ -86,7 +86,7 @@ class TraceRecorder:
                 self._open[image].append((code, rows[image].clip(-_LARGEST, _LARGEST).astype(np.float16)))
 
     def finish(self) -> None:
-        """End the images that are being drawn; LiveModelError where one lacks codes of its grid."""
+        """End the images in progress; raises LiveModelError if one has fewer codes than its grid."""
         rows, columns = self._grid
         drawn, self._open = self._open, []
         for image in drawn:
@@ -99,10 +99,10 @@ class TraceRecorder:
 
     @contextmanager
     def recording(self, model: Any) -> Iterator[TraceRecorder]:
-        """Record every image that `model.generate` draws inside, in any batch; `model.generate` works as before.
+        """Record every image that `model.generate` draws in this context, at any batch size; results do not change.
 
         Raises:
-            LiveModelError: `generate` returns no ids that follow the prompt, or processes rows of guidance apart.
+            LiveModelError: `generate` does not return ids after the prompt, or processes the guidance rows separately.
         """
         own = model.generate
 
@@ -125,7 +125,7 @@ class TraceRecorder:
             del model.generate
 
     def _take_in(self, seen: list[Any], sequences: Any) -> None:
-        """The steps of one call of `generate`; its last ids are those that were drawn."""
+        """Record the steps of one call of `generate`; the last ids of `sequences` are the drawn ones."""
         ids = _array(sequences, np.int64)
         if not seen or ids.ndim != 2 or ids.shape[1] < len(seen):
             raise LiveModelError(
@@ -144,12 +144,12 @@ class TraceRecorder:
     def save(
         self, path: Path | str, *, codebook: Any = None, draft_logits: Any = None, draft_probs: Any = None
     ) -> Path:
-        """Write the complete images as `underpaint trace --from` reads them.
+        """Write the complete images to a file for `underpaint trace --from`.
 
         Args:
             path: The .npz file.
-            codebook: `[V, E]`, for rules that pool over nearest codes; None leaves it out.
-            draft_logits: `[I, D, C, V]`, what the drafter says of each cell after d drafted tokens; None leaves it out.
+            codebook: `[V, E]`, for acceptance rules that pool nearest codes; None leaves it out.
+            draft_logits: `[I, D, C, V]`, the drafter's logits of each cell after d draft tokens; None leaves it out.
             draft_probs: The same as probabilities.
 
         Returns:
@@ -186,14 +186,14 @@ class TraceRecorder:
 
 
 class _LastStays(list[Any]):
-    """Processors of logits, of which the last stays so: Janus appends its guidance to the list that it is given."""
+    """A list of logits processors whose last item stays last: Janus appends its guidance to the list that it gets."""
 
     def append(self, processor: Any) -> None:
         self.insert(len(self) - 1, processor)
 
 
 def _array(value: Any, kind: Any) -> NDArray[Any]:
-    """A tensor of any device and type, or anything that NumPy reads, as an array."""
+    """Convert a tensor of any device and dtype, or anything that NumPy reads, to an array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float().numpy() if value.is_floating_point() else value.numpy()

@@ -1,4 +1,4 @@
-"""Prompts in words for exported models: by the tokenizer or the text encoder that their authors use."""
+"""Reads text prompts for exported models, with the tokenizer or text encoder that their authors use."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.live.parts import lumina_prompt, prompt_ids, turn_ids
 
 _BEGINS: Final = "<racm3:break>"
-"""Begins a picture in Chameleon's vocabulary."""
+"""The token that begins a picture in Chameleon's vocabulary."""
 _TAR_SYSTEM: Final = "You are a helpful assistant."
 _TAR_BEGINS: Final = "<im_start><S0>"
-"""Begins a picture of the largest scale in Tar's (`t2i_inference_sana.py`)."""
+"""The text that begins a picture at the largest scale in Tar (`t2i_inference_sana.py`)."""
 _SAYS: Final = {"llamagen-t2i": "T5 encoder", "chameleon": "tokenizer", "tar-lm": "tokenizer"}
-"""What reads words, by kind of checkpoint."""
+"""The component that reads text prompts, by kind of checkpoint."""
 
 
 class WordsReader:
-    """Reads the words of prompts for one exported target; what reads them is loaded once, when it is first needed."""
+    """Reads text prompts for one exported target; its tokenizer or encoder is loaded once, at first use."""
 
     def __init__(self, kind: str, layout: str, config: DecoderConfig, folder: Path) -> None:
-        """Prepare to read words.
+        """Prepare to read text prompts.
 
         Args:
-            kind: Of the target's checkpoint, as `export --kind` takes it.
-            layout: Of a Chameleon's pictures.
-            config: Of the target: its grid, and the most positions of a caption.
-            folder: Of the tokenizer's files, or of the text encoder and its tokenizer.
+            kind: Kind of the target's checkpoint, as for `export --kind`.
+            layout: Picture layout of a Chameleon model.
+            config: The target's sizes: its grid, and the maximum number of caption positions.
+            folder: Folder of the tokenizer's files, or of the text encoder and its tokenizer.
 
         Raises:
-            EngineError: The target takes no words, or there is no such folder.
+            EngineError: The target does not accept text, or the folder does not exist.
         """
         if kind not in _SAYS:
             raise EngineError(
@@ -53,7 +53,7 @@ class WordsReader:
         self._reader: Any = None
 
     def condition(self, text: str) -> Condition:
-        """A prompt in words as the target takes it; EngineError where the folder does not hold what reads it."""
+        """Return the condition of a text prompt; raises EngineError if the folder lacks the tokenizer or encoder."""
         if self._kind == "llamagen-t2i":
             return Condition(text, features=self._features(text))
         tokenizer = self._tokenizer()
@@ -88,7 +88,7 @@ class WordsReader:
         return self._reader
 
     def _features(self, text: str) -> Path:
-        """The .npy file of a caption's features, in the user's cache folder: the encoder is loaded once for each."""
+        """The .npy file of a caption's features in the user's cache folder; each caption is encoded only once."""
         named = hashlib.sha256(f"{self._folder.resolve()}\n{self._config.prefix}\n{text}".encode()).hexdigest()[:24]
         path = user_cache_folder() / "captions" / f"{named}.npy"
         if path.is_file():

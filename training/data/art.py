@@ -1,7 +1,7 @@
-"""The emoji art: fetched from its packages once, checked, and rasterised into one sprite array.
+"""The emoji art: downloaded once from its packages, checked, and rasterised into one sprite array.
 
-Only the training recipes need it, and only the first of them needs a network. Both packages hold Microsoft's
-Fluent Emoji (MIT); `LICENCES.md` beside this file records versions, authors and how names were joined.
+Only the training recipes need it, and only the first run needs a network. Both packages contain Microsoft's Fluent
+Emoji (MIT). `LICENCES.md` in this folder records versions, authors and how names were matched.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PACKAGES: Final[dict[str, ArtPackage]] = {
 
 STYLES: Final[tuple[str, ...]] = tuple(PACKAGES)
 CONCEPTS: Final[tuple[str, ...]] = (*THINGS, *COMPANIONS)
-"""All that is drawn in scenes: the main things and the companions."""
+"""All concepts drawn in scenes: the main things and the companions."""
 _CODE_POINTS: Final = {
     "panda": "1f43c",
     "fox": "1f98a",
@@ -109,20 +109,20 @@ _CODE_POINTS: Final = {
 """Unicode code point of each concept, in lower-case hex."""
 
 _FLAT_FILES: Final = {"pumpkin": "jack-o-lantern", "whale": "spouting-whale"}
-"""Flat files are named after the Unicode short name; these concepts have a plainer name than that."""
+"""Flat files are named after the Unicode short name; these concepts have plainer names."""
 
 
 Report: TypeAlias = Callable[[str, int, int, str], None]
-"""Hears of progress: what is being done, how far it is, of how much, and in which unit, such as bytes."""
+"""Progress callback: the current work, how much is done, the total, and the unit, such as bytes."""
 _LOOK_SECONDS: Final = 0.25
 
 
 def unheard(what: str, done: int, total: int, unit: str) -> None:
-    """Nobody listens."""
+    """Ignore progress."""
 
 
 def art_folder(folder: Path | None = None) -> Path:
-    """Return the cache folder: the argument, else the UNDERPAINT_ART variable, else `.art` beside `models`."""
+    """Return the cache folder: the argument, else the UNDERPAINT_ART variable, else `.art` next to `models`."""
     if folder is not None:
         return folder
     named = os.environ.get(ART_FOLDER_VARIABLE)
@@ -130,9 +130,9 @@ def art_folder(folder: Path | None = None) -> Path:
 
 
 def load_sprites(folder: Path | None = None, report: Report = unheard) -> Sprites:
-    """Return the sprite array, fetching and rasterising the art first where the cache lacks it.
+    """Return the sprite array; downloads and rasterises the art first if the cache lacks it.
 
-    Raises OSError when npm cannot fetch a package, ValueError when a tarball's checksum is wrong.
+    Raises OSError if npm cannot download a package, ValueError if a tarball's checksum is wrong.
     """
     folder = art_folder(folder)
     atlas = folder / _ATLAS_NAME
@@ -147,7 +147,7 @@ def load_sprites(folder: Path | None = None, report: Report = unheard) -> Sprite
 
 
 def _cached(atlas: Path, key: str) -> Sprites | None:
-    """The sprites in the cache; None where it has none of this key. One that was cut short is made again."""
+    """The cached sprites; None if there are none for this key or the file is damaged, so that it is made again."""
     if not atlas.is_file():
         return None
     try:
@@ -160,7 +160,7 @@ def _cached(atlas: Path, key: str) -> Sprites | None:
 
 
 def _atlas_key() -> str:
-    """Name all that the atlas depends on, so that a changed concept list or package rebuilds it."""
+    """Return a hash of everything that the atlas depends on, so that a changed concept list or package rebuilds it."""
     parts = [package.sha256 for package in PACKAGES.values()]
     parts += [f"{concept}={_CODE_POINTS[concept]}" for concept in CONCEPTS]
     parts += [f"{name}={file}" for name, file in sorted(_FLAT_FILES.items())]
@@ -178,9 +178,9 @@ def _rasterise_all(folder: Path, report: Report) -> Sprites:
 
 
 def fetch(package: ArtPackage, folder: Path, report: Report = unheard) -> Path:
-    """Return the package's tarball in `folder`, asking npm for it when it is not there, and check it.
+    """Return the package's tarball in `folder`, downloaded with npm if it is missing, after a check.
 
-    Raises OSError where npm cannot fetch it, ValueError where it is not the one that is pinned.
+    Raises OSError if npm cannot download it, ValueError if it is not the pinned one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tarball = folder / package.tarball
@@ -200,9 +200,9 @@ def _check(tarball: Path, package: ArtPackage, remedy: str) -> None:
 
 
 def _download(package: ArtPackage, wanted: Path, aside: Path, report: Report) -> None:
-    """Let npm write the tarball into `aside`, by its own registry, proxy and certificates.
+    """Let npm download the tarball into `aside`, with its own registry, proxy and certificates.
 
-    npm says nothing of its progress: what it has is the size of its cache, which is in `aside` too.
+    npm does not report its progress, which is therefore measured by the size of its cache in `aside`.
     """
     npm, name = shutil.which("npm"), f"{package.name}@{package.version}"
     if npm is None:
@@ -213,7 +213,7 @@ def _download(package: ArtPackage, wanted: Path, aside: Path, report: Report) ->
         there = 0
         try:
             while True:
-                there = max(there, min(_size(cache), package.bytes))  # it misses a file that is moved meanwhile
+                there = max(there, min(_size(cache), package.bytes))  # files that move meanwhile are missed
                 report(f"fetching {name}", there, package.bytes, "bytes")
                 with suppress(subprocess.TimeoutExpired):
                     running.wait(_LOOK_SECONDS)
@@ -228,16 +228,16 @@ def _download(package: ArtPackage, wanted: Path, aside: Path, report: Report) ->
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files below a folder that another program is writing."""
+    """Total size in bytes of the files below a folder that another program is writing."""
     found = 0
     for file in folder.rglob("*"):
-        with suppress(OSError):  # moved meanwhile
+        with suppress(OSError):  # the file was moved in the meantime
             found += file.stat().st_size if file.is_file() else 0
     return found
 
 
 def _member_names(style: str, concept: str) -> tuple[str, ...]:
-    """Return where the concept's picture may stand in the tarball, the likeliest first."""
+    """Return the possible names of the concept's picture in the tarball, most likely first."""
     if style == "3d":
         stem = f"package/assets/{_CODE_POINTS[concept]}"
         return f"{stem}.webp", f"{stem}-fe0f.webp"
@@ -262,7 +262,7 @@ def _read_images(tarball: Path, style: str) -> Iterator[Image.Image]:
 
 def _decode(content: bytes, style: str) -> Image.Image:
     if style == "flat":
-        import resvg_py  # only drawings in SVG need it; a machine that trains on cached sprites may lack it
+        import resvg_py  # needed only for SVG; a machine that trains on cached sprites may lack it
 
         content = resvg_py.svg_to_bytes(
             svg_string=content.decode("utf-8"), width=2 * SPRITE_SIDE, height=2 * SPRITE_SIDE
@@ -271,9 +271,9 @@ def _decode(content: bytes, style: str) -> Image.Image:
 
 
 def _square(image: Image.Image) -> NDArray[np.uint8]:
-    """Trim to what is visible, scale the longer side to the sprite's, centre; uint8 [256, 256, 4] premultiplied.
+    """Trim to the visible part, scale the longer side to the sprite's, centre; uint8 [256, 256, 4] premultiplied.
 
-    The packages frame their pictures differently; trimming both gives "large" one meaning.
+    The packages frame their pictures differently; after trimming, sizes are comparable.
     """
     alpha = np.asarray(image.getchannel("A"))
     rows, columns = np.nonzero(alpha >= 16)

@@ -11,7 +11,7 @@ from underpaint.zoo.textured_prompts import textured_word_ids
 
 
 class Batch(NamedTuple):
-    """B scenes: pictures uint8 [B, size, size, 3], words int64 [B, 12], labels int64 [B, 11], a column a slot."""
+    """B scenes: pictures uint8 [B, size, size, 3], words int64 [B, 12], labels int64 [B, 11], one column per slot."""
 
     pictures: NDArray[np.uint8]
     words: NDArray[np.int64]
@@ -19,7 +19,7 @@ class Batch(NamedTuple):
 
 
 def numbered_batch(sheet: TexturedSheet, seed: int, start: int, count: int, split: Split, size: int) -> Batch:
-    """Scenes number `start` to `start + count - 1` of a split at `size` px."""
+    """Render scenes `start` to `start + count - 1` of a split at `size` px."""
     shown = [textured_scene(seed, start + offset, split) for offset in range(count)]
     return Batch(
         np.stack([render_textured(one, sheet, size) for one in shown]),

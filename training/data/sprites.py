@@ -8,7 +8,7 @@ from underpaint.training.data.art import CONCEPTS, STYLES, Sprites
 
 
 class SpriteSheet:
-    """Sprites at the sizes that scenes need, resized once (Lanczos) and kept."""
+    """Sprites at the sizes that scenes need, resized once (Lanczos) and cached."""
 
     def __init__(self, sprites: Sprites) -> None:
         """Take a sprite array uint8 [concepts, styles, side, side, 4], premultiplied."""

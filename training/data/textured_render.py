@@ -1,8 +1,8 @@
 """Pictures of TexturedScenes: ground, sky, shadows and things, lit and blurred by depth.
 
-Every part is laid out in units of the picture's side, and textures come from one pyramid, so a scene's picture at
-64 px is close to the average of its picture at 256 px. What is calm (the sky), busy (the ground) or a thing is told
-for every pixel by `regions`.
+All parts are laid out in units of the picture's side, and textures come from one pyramid, so a scene's picture at 64
+px is close to the average of its picture at 256 px. `regions` tells for every pixel whether it is calm (the sky), busy
+(the ground) or part of a thing.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from underpaint.zoo.resolutions import RESOLUTIONS
 from underpaint.zoo.textured_prompts import GROUND_COLOURS, NO_COMPANION, SKY_COLOURS, TexturedPrompt
 
 REGIONS: Final = ("calm", "busy", "object")
-"""What a pixel can belong to, in the numbers of `regions`: sky, textured ground, a thing."""
+"""The kinds of pixels, in the numbering of `regions`: sky, textured ground, a thing."""
 
 DRAWING: Final = 3
-"""Raised whenever scenes are drawn otherwise, so that codes of earlier pictures are not taken for codes of these."""
+"""Version of the drawing; increase it when scenes look different, so that cached codes of old pictures are not used."""
 _BASE: Final = 64
 _LIGHT: Final = {"left": (-1.0, -0.35), "right": (1.0, -0.35), "front": (0.0, -0.8)}
-"""Where the light is, from the middle of the picture, across and down."""
+"""Position of the light from the middle of the picture, across and down."""
 _STYLE: Final = {"glossy": "3d", "outlined": "flat", "woolly": "3d", "stone": "3d"}
 _SURFACE: Final = {"woolly": ("wool", 0.75), "stone": ("rock", 0.65)}
-"""Texture of a finish, and how much of the brightness it moves."""
+"""Texture of a finish, and how strongly it changes the brightness."""
 _WOOL_DARK: Final = np.array([0.55, 0.36, 0.18], np.float32)
 _WOOL_LIGHT: Final = np.array([1.0, 0.93, 0.78], np.float32)
 """Undyed wool in shadow and in light."""
 _RIM: Final = 1 / 14
-"""Width of the white rim of what is outlined, of the side of its square."""
+"""Width of the white rim of outlined things, relative to the side of their square."""
 _FAR_BLUR: Final = 0.6
 _FAR_MARGIN: Final = 2
-"""Radius of the blur of what is far in a scene of soft depth, and room for it, in pixels of a 64 px picture."""
+"""Blur radius of distant parts in a scene of soft depth, and the margin for it, in pixels of a 64 px picture."""
 
 _SHADE: Final = np.float32(0.55)
-"""How much darker the middle of a shadow is."""
+"""How much darker the middle of a shadow is, from 0 to 1."""
 
 Floats = NDArray[np.floating]
 Box = tuple[slice, slice]
 
 
 class TexturedSheet:
-    """Sprites as scenes need them: resized, given a finish's colours, blurred, with their shadows; made once each."""
+    """Sprites as scenes need them: resized, coloured for a finish, blurred, and with their shadows; each is cached."""
 
     def __init__(self, sprites: Sprites) -> None:
         """Take the sprite array of `underpaint.training.data.art.load_sprites`."""
@@ -60,8 +60,8 @@ class TexturedSheet:
     def sprite(self, thing: str, finish: str, side: int, far: int) -> tuple[Floats, Floats]:
         """Return (premultiplied colour [side, side, 3], coverage [side, side, 1]), both 0 to 1.
 
-        far: 0 for a sharp sprite; for a blurred one, the picture's side over 64. A blurred sprite is drawn smaller,
-        so that its blur fits the square.
+        far: 0 for a sharp sprite; for a blurred one, the picture's side divided by 64. A blurred sprite is drawn
+        smaller, so that its blur fits into the square.
         """
         key = thing, finish, side, far
         if key not in self._sprites:
@@ -87,7 +87,7 @@ class TexturedSheet:
         return self._sprites[key]
 
     def shadow(self, thing: str, finish: str, side: int) -> Floats:
-        """Return the soft silhouette that a thing throws, flattened: coverage [side // 2, side, 1], 0 to 1."""
+        """Return the soft shadow of a thing, flattened: coverage [side // 2, side, 1], 0 to 1."""
         key = thing, _STYLE[finish], side
         if key not in self._shadows:
             _, clear = self._sheet.at(CONCEPTS.index(thing), STYLES.index(_STYLE[finish]), side)
@@ -103,7 +103,7 @@ class TexturedSheet:
 
 
 def _outlined(planes: NDArray[np.uint8], width: float) -> NDArray[np.uint8]:
-    """Put premultiplied colour and coverage [side, side, 4] over their silhouette in white, wider by about `width`."""
+    """Put premultiplied colour and coverage [side, side, 4] on top of a white silhouette, wider by about `width`."""
     wider = Image.fromarray(planes[..., 3]).filter(ImageFilter.GaussianBlur(width))
     beneath = np.clip(4 * np.asarray(wider, np.float32)[..., None] - 128, 0, 255)
     return (planes + beneath * (1 - planes[..., 3:] / np.float32(255))).astype(np.uint8)
@@ -118,7 +118,7 @@ def _grid(size: int) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=64)
 def _palette(colour: str) -> Floats:
-    """Linear in brightness between a ground colour's three stops: [256, 3], 0 to 1."""
+    """Colours interpolated between a ground colour's three stops, by brightness: [256, 3], 0 to 1."""
     stops = np.array(GROUND_COLOURS[colour], np.float32) / 255
     at = np.arange(256) / 255
     channels = [np.interp(at, (0, 0.5, 1), stops[:, channel]) for channel in range(3)]
@@ -126,7 +126,7 @@ def _palette(colour: str) -> Floats:
 
 
 class _Thing(NamedTuple):
-    """One thing as it is drawn; `far` things are blurred in a scene of soft depth."""
+    """One thing to draw; `far` things are blurred in a scene of soft depth."""
 
     at: Placed
     name: str
@@ -137,7 +137,7 @@ class _Thing(NamedTuple):
 
 
 def _things(shown: TexturedScene) -> list[_Thing]:
-    """What is drawn, the farthest first. A companion is far, unless it stands in front of both."""
+    """Return the things to draw, farthest first. A companion is far, unless it stands in front of both things."""
     prompt = shown.prompt
     behind = prompt.relation == "behind"
     first, second, third = shown.mirrored
@@ -152,7 +152,7 @@ def _things(shown: TexturedScene) -> list[_Thing]:
 
 
 def render_textured(shown: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
-    """Return the scene's picture, uint8 [size, size, 3] sRGB; ValueError for a size that is none of `RESOLUTIONS`."""
+    """Return the scene's picture, uint8 [size, size, 3] sRGB; raises ValueError for a size not in `RESOLUTIONS`."""
     picture, ground = _landscape(shown, size)
     for thing in _things(shown):
         _put(picture, ground, sheet, thing, shown.prompt)
@@ -161,7 +161,7 @@ def render_textured(shown: TexturedScene, sheet: TexturedSheet, size: int = 128)
 
 
 def _landscape(shown: TexturedScene, size: int) -> tuple[Floats, Floats]:
-    """Sky and ground without things, [size, size, 3], and the ground's cover, [size, size, 1]; float32, 0 to 1."""
+    """Sky and ground without things, [size, size, 3], and the ground's coverage, [size, size, 1]; float32, 0 to 1."""
     if size not in RESOLUTIONS:
         raise ValueError(f"scene size: expected one of {', '.join(map(str, RESOLUTIONS))}, got {size}")
     across, down = _grid(size)
@@ -173,7 +173,7 @@ def _landscape(shown: TexturedScene, size: int) -> tuple[Floats, Floats]:
     glow = np.exp(-8 * (across - 0.5 - 0.4 * light_x) ** 2 - 6 * (down - 0.15) ** 2)[..., None]
     sky = top + rise * (low - top) + np.float32(0.12) * glow
     ground = _ground(shown, size, height)
-    # Brighter towards the light, darker towards the viewer's feet on the other side.
+    # Brighter towards the light, darker near the viewer's feet on the other side.
     lit = 1 + 0.42 * light_x * (across - 0.5) + 0.34 * light_y * (down - 0.62)
     ground *= lit[..., None].astype(np.float32)
     cover: Floats = np.clip((down - height) * size + 0.5, 0, 1)[..., None]
@@ -197,7 +197,7 @@ def _ground(shown: TexturedScene, size: int, height: Floats) -> Floats:
     palette = _palette(prompt.colour)
     if prompt.depth == "sharp":
         return palette[level]
-    # What is far is blurred: two radii, blended by the depth below the horizon.
+    # Distant ground is blurred: two radii, blended by the depth below the horizon.
     plane = Image.fromarray(np.ascontiguousarray(level))
     scale = size / _BASE
     blurred = [np.asarray(plane.filter(ImageFilter.GaussianBlur(radius * scale)), np.float32) for radius in (0.5, 1.6)]
@@ -209,13 +209,13 @@ def _ground(shown: TexturedScene, size: int, height: Floats) -> Floats:
 
 
 def _put(picture: Floats, ground: Floats, sheet: TexturedSheet, thing: _Thing, prompt: TexturedPrompt) -> None:
-    """Draw a thing, and the shadow that it throws on the ground, into the picture."""
+    """Draw a thing and its shadow on the ground into the picture."""
     at, scale = thing.at, len(picture) // _BASE
     side = at.side * scale
     light_x, light_y = _LIGHT[prompt.light]
     mirror = -1 if thing.mirrored else 1
     shadow = sheet.shadow(thing.name, thing.finish, side)[:, ::mirror]
-    # The shadow lies flat at the thing's foot, on the side away from the light.
+    # The shadow lies flat at the thing's foot, away from the light.
     foot = (at.top + at.side) * scale - (len(shadow) * 5) // 8
     thrown = at.left * scale - round(light_x * 0.22 * at.side) * scale
     seen, own = _overlap(len(picture), thrown, foot, side, len(shadow))
@@ -240,7 +240,7 @@ def _grid_of(side: int) -> tuple[Floats, Floats]:
 
 
 def _overlap(size: int, left: int, top: int, width: int, height: int) -> tuple[Box, Box]:
-    """The part of a picture that a rectangle covers, as rows and columns of the picture and of the rectangle."""
+    """Return the part of a picture that a rectangle covers, as rows and columns of the picture and of the rectangle."""
     rows = slice(max(0, -top), max(0, min(height, size - top)))
     columns = slice(max(0, -left), max(0, min(width, size - left)))
     seen = slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop)
@@ -248,7 +248,7 @@ def _overlap(size: int, left: int, top: int, width: int, height: int) -> tuple[B
 
 
 def regions(shown: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
-    """Return what every pixel belongs to, uint8 [size, size] of places in `REGIONS`."""
+    """Return the region of every pixel, uint8 [size, size], as indices into `REGIONS`."""
     across, down = _grid(size)
     found = np.where(down < _horizon(shown, across), np.uint8(0), np.uint8(1))
     scale = size // _BASE

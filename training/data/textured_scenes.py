@@ -1,4 +1,4 @@
-"""TexturedScenes: two or three things on a textured ground under a calm sky, each made alone from (seed, index, split).
+"""TexturedScenes: two or three things on a textured ground under a calm sky, determined by (seed, index, split) alone.
 
 A scene holds integers and words, no pixels; `textured_render.py` draws it. Positions are in pixels of a 64 px picture.
 """
@@ -24,14 +24,14 @@ from underpaint.zoo.textured_prompts import (
 
 Split = Literal["train", "seen", "held_out", "every"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "seen", "held_out", "every")
-"""What a scene is for. Learning: "train" (seen things and finishes) for generators, "every" (all of them) for the judge
-that measures them. Measuring: "seen" and "held_out" (the finished things that "train" lacks)."""
+"""The purposes of scenes. Training: "train" (seen things and finishes) for generators, "every" (all of them) for the
+judge of their pictures. Measuring: "seen", and "held_out" (things and finishes that "train" lacks)."""
 _MEASURED_ONE_IN: Final = 16
 _PAIRS: Final = {"train": seen_things(), "seen": seen_things(), "held_out": held_out_things(), "every": FINISHED_THINGS}
 
 
 class Placed(NamedTuple):
-    """Where a thing stands: its square's left and top corner and side, in pixels of a 64 px picture."""
+    """The square of a thing: left and top corner and side, in pixels of a 64 px picture."""
 
     left: int
     top: int
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Which part of a texture is shown: tile, corner in pixels of a 64 px picture, mirrored ways."""
+    """The visible part of a texture: tile, corner in pixels of a 64 px picture, and mirroring."""
 
     tile: int
     x: int
@@ -49,11 +49,11 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TexturedScene:
-    """What a picture shows.
+    """The content of a picture.
 
-    horizon: height of the horizon at the middle, from the top. tilt: what it falls by from left to right. wobble: its
-    height of undulation. fine: the ground's texture is half as large. ground: its window; surfaces: those of the two
-    things' finishes. mirrored: whether each thing is mirrored, the companion last.
+    horizon: height of the horizon at the middle, from the top. tilt: by how much it falls from left to right. wobble:
+    amplitude of its waves. fine: whether the ground's texture is half as large. ground: window of its texture;
+    surfaces: windows of the two things' finishes. mirrored: whether each thing is mirrored, the companion last.
     """
 
     prompt: TexturedPrompt
@@ -71,7 +71,7 @@ class TexturedScene:
 
 
 class _Source:
-    """Uniform integers from a counter-based generator: draw by draw, nothing else is shared."""
+    """Uniform integers from a counter-based generator; each scene has an independent stream."""
 
     def __init__(self, seed: int, index: int, split: Split) -> None:
         key = np.array([seed, 16 + SPLITS.index(split)], np.uint64)
@@ -91,9 +91,9 @@ class _Source:
 def textured_scene(seed: int, index: int, split: Split) -> TexturedScene:
     """Return scene number `index` >= 0 of a split. The same arguments always give the same scene.
 
-    One scene in sixteen, chosen by a hash of its settings, is kept for measuring.
+    One scene in sixteen, chosen by a hash of its settings, is reserved for measuring.
 
-    Raises ValueError for an unknown split, a negative index or a seed that is no unsigned 64-bit number.
+    Raises ValueError for an unknown split, a negative index, or a seed that is not an unsigned 64-bit number.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
@@ -107,7 +107,7 @@ def textured_scene(seed: int, index: int, split: Split) -> TexturedScene:
 
 
 def thing_cells(shown: TexturedScene, grid_side: int) -> NDArray[np.bool_]:
-    """Return which cells of a grid have their centre in the square of a thing, bool [grid_side, grid_side]."""
+    """Return which cells of a grid have their centre inside the square of a thing, bool [grid_side, grid_side]."""
     centres = (np.arange(grid_side) + 0.5) * (64 / grid_side)
     squares = [shown.first, shown.second]
     if shown.prompt.companion != NO_COMPANION:
@@ -143,7 +143,7 @@ def _about(x: int, y: int, side: int) -> Placed:
 
 
 def _placed(source: _Source, relation: str) -> tuple[Placed, Placed, Placed]:
-    """Squares of the two things and of the companion, which stands where the other two do not."""
+    """Squares of the two things and of the companion, which stands in free space."""
     if relation == "left of":
         first = _about(source.between(15, 18), source.between(36, 46), source.between(24, 29))
         second = _about(source.between(46, 49), source.between(36, 46), source.between(24, 29))
@@ -161,6 +161,6 @@ def _placed(source: _Source, relation: str) -> tuple[Placed, Placed, Placed]:
 
 
 def _measured(shown: TexturedScene) -> bool:
-    """Tell by a hash, which leaves every attribute balanced."""
+    """Return whether a scene is reserved for measuring, by a hash, which keeps every attribute balanced."""
     digest = hashlib.blake2b(repr(shown).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % _MEASURED_ONE_IN == 0

@@ -1,8 +1,8 @@
-"""Stochastic textures of a wide spectrum, as periodic tiles of brightness in a pyramid of resolutions.
+"""Stochastic textures with a wide spectrum, as periodic brightness tiles in a pyramid of resolutions.
 
 A tile is drawn once from its kind and number, `TILE` px wide at the scale of a 256 px picture, and halved by averaging
-for smaller pictures. A window of it at half the resolution is therefore the average of the window at the full one:
-what a coarse picture shows of a texture is what the fine one shows, less the finest octave.
+for smaller pictures. So a window at half the resolution is the average of the window at full resolution: a coarse
+picture shows the same texture as a fine one, without the finest octave.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from PIL import Image, ImageDraw
 TILE: Final = 1024
 """Side of a tile in pixels, at the scale of a 256 px picture."""
 TILES: Final = 2
-"""Tiles of each kind. Windows start anywhere, so a kind has over a hundred thousand of them, mirrored ones apart."""
+"""Tiles of each kind. Windows start anywhere, so a kind has over a hundred thousand, not counting mirrored ones."""
 FINEST: Final = 256
-"""Side of the largest picture, whose scale the tiles are drawn at."""
+"""Side of the largest picture; tiles are drawn at its scale."""
 _SEED: Final = 20_261_122
 
 Field = NDArray[np.floating]
@@ -117,7 +117,7 @@ def _foliage(random: np.random.Generator) -> Field:
     turn = np.linspace(0, 2 * np.pi, 14, endpoint=False)
     blade = np.stack([np.cos(turn), np.sin(turn) * np.abs(np.cos(turn / 2 - np.pi / 2)) ** 0.3], axis=1)
     count = 5200
-    # Sizes fall by a power, as in the dead-leaves model (Lee, Mumford and Huang, 2001); large ones lie below.
+    # Sizes follow a power law, as in the dead-leaves model (Lee, Mumford and Huang, 2001); large leaves are below.
     sizes = np.sort(7 * random.pareto(1.6, count) + 7).clip(7, 44)[::-1] * fine
     for place, length in enumerate(sizes):
         angle, tone = random.uniform(0, 2 * np.pi), random.normal(0.52, 0.17) + 0.1 * place / count
@@ -159,18 +159,18 @@ _MAKERS: Final[dict[str, Callable[[np.random.Generator], Field]]] = {
 KINDS: Final = tuple(_MAKERS)
 """Kinds of texture: grain, fractal noise, overlapping leaves, water, masonry, weave, and curled strands."""
 UPRIGHT: Final = frozenset({"waves", "brick", "cloth"})
-"""Kinds that have a right way up: mirrored left to right only."""
+"""Kinds with a fixed vertical direction: mirrored only left to right."""
 
 
 @lru_cache(maxsize=TILES * len(KINDS))
 def _pyramid(kind: str, number: int) -> dict[int, NDArray[np.uint8]]:
-    """The tile at each scale, by the side of the picture it serves, repeated once so that windows may run over."""
+    """Return the tile at each scale, by the side of its picture, repeated once so that windows may cross its edge."""
     made = _MAKERS[kind](np.random.default_rng([_SEED, KINDS.index(kind), number]))
     low, high = np.quantile(made[::4, ::4], (0.005, 0.995))
     level = (np.clip((made - low) / (high - low), 0, 1) * 255).astype(np.float32)
     levels = {}
     side = FINEST
-    # The picture's own side, and one beyond: a window at twice the pace, which shows the texture half as large.
+    # The picture's own side, and one level more, for windows that show the texture half as large.
     while side >= 32:
         levels[side] = np.tile(np.rint(level).astype(np.uint8), (2, 2))
         height, width = level.shape
@@ -180,18 +180,18 @@ def _pyramid(kind: str, number: int) -> dict[int, NDArray[np.uint8]]:
 
 
 def window(kind: str, number: int, x: int, y: int, flips: int, side: int, picture: int) -> NDArray[np.uint8]:
-    """Return a window of a tile, brightness uint8 [side, side], a view that must not be written to.
+    """Return a window of a tile: brightness uint8 [side, side], a view that must not be written to.
 
     Args:
-        kind: one of `KINDS`.
-        number: which tile, below `TILES`.
-        x: column of the corner in pixels of a 64 px picture, even, 0 to 254.
-        y: its row, likewise.
-        flips: bit 0 mirrors left to right, bit 1 top to bottom (kinds that are not `UPRIGHT`).
-        side: side of the window in pixels of the picture.
-        picture: side of the picture it is for, 32 to 256, a power of two; half of it shows the texture half as large.
+        kind: One of `KINDS`.
+        number: Number of the tile, below `TILES`.
+        x: Column of the corner in pixels of a 64 px picture, even, 0 to 254.
+        y: Row of the corner, likewise.
+        flips: Bit 0 mirrors left to right, bit 1 top to bottom (kinds that are not `UPRIGHT`).
+        side: Side of the window in pixels of the picture.
+        picture: Side of its picture, 32 to 256, a power of two; half of it shows the texture half as large.
 
-    Raises ValueError for an unknown kind or a window that a tile cannot hold.
+    Raises ValueError for an unknown kind or a window that exceeds the tile.
     """
     if kind not in _MAKERS or not 0 <= number < TILES:
         raise ValueError(
