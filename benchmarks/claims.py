@@ -34,10 +34,10 @@ class Figure(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a paper says, and where a record answers it.
+    """A claim of a paper, and the record that answers it.
 
-    measure: reads the figure from the record. bound: what the figure lies above; below it, with `below`. form: of the
-    figure.
+    measure: reads the figure from the record. bound: the claim says that the figure is above it, or below it with
+    `below`. form: number format of the figure.
     """
 
     paper: str
@@ -58,12 +58,12 @@ class Claim(NamedTuple):
         return "holds" if agrees else "fails" if contradicts else "undecided"
 
     def decided(self, record: Record) -> dict[str, Any]:
-        """The claim, what was measured, and the verdict."""
+        """Return the claim, its measured figure, and the verdict."""
         return {"claim": self, "measured": self.measure(record).written(self.form), "verdict": self.verdict(record)}
 
 
 def _figure(name: str, **values: object) -> Callable[[Record], Figure]:
-    """A figure of the one row with these values; the interval of a row's `value` is named `low` and `high`."""
+    """Return a reader of a figure in the one row with these values; the interval of `value` is `low` and `high`."""
 
     def measure(record: Record) -> Figure:
         (row,) = (row for row in record["rows"] if all(row.get(key) == value for key, value in values.items()))
@@ -74,7 +74,7 @@ def _figure(name: str, **values: object) -> Callable[[Record], Figure]:
 
 
 def _inverse(measure: Callable[[Record], Figure]) -> Callable[[Record], Figure]:
-    """1 over a positive figure."""
+    """Return a reader of 1 over a positive figure."""
 
     def inverted(record: Record) -> Figure:
         value, low, high = measure(record)
@@ -89,7 +89,7 @@ def _speedup(paper: str, method: str, temperature: int, published: str, file: st
 
 
 def _over_eagle2(paper: str, method: str, temperature: int, published: str) -> Claim:
-    """Paired by picture, at the papers' own settings."""
+    """Return a claim of speed over EAGLE-2, paired by picture, at the papers' own settings."""
     text = f"`{method}` is faster than `eagle2`, both at the papers' settings, temperature {temperature}"
     measure = _inverse(_figure("faster", method=method))
     return Claim(paper, text, published, _PAPER.format(temperature), measure)
@@ -101,7 +101,7 @@ def _keeps_quality(paper: str, method: str, where: str, file: str, published: st
 
 
 def _mulo_part(better: str, worse: str, text: str) -> Claim:
-    """A difference in prompt accuracy between two variants of MuLo-SD."""
+    """Return a claim about a difference in prompt accuracy between two variants of MuLo-SD."""
 
     def measure(record: Record) -> Figure:
         (row,) = (
@@ -115,9 +115,9 @@ def _mulo_part(better: str, worse: str, text: str) -> Claim:
 
 
 def _equal_pictures(record: Record) -> Figure:
-    """The share of `adt`'s pictures that equal plain decoding's, ties in float32 aside.
+    """Return the share of `adt`'s pictures that equal plain decoding's, apart from ties in float32.
 
-    Where all do, the interval is the exact one-sided one of Clopper and Pearson.
+    If all are equal, the interval is the exact one-sided one of Clopper and Pearson.
     """
     (row,) = (row for row in record["rows"] if row["method"] == "adt")
     count, equal = row["pictures"], row["pictures"] - row["beyond_ties"]
@@ -125,7 +125,7 @@ def _equal_pictures(record: Record) -> Figure:
 
 
 def _premise(paper: str, text: str, published: str, figure: str, bound: float = 1.0, below: bool = False) -> Claim:
-    """A figure of `underpaint premises`."""
+    """Return a claim about a figure of `underpaint premises`."""
     return Claim(paper, text, published, _PREMISES, _figure("value", figure=figure), bound, below=below)
 
 

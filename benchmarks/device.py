@@ -33,11 +33,11 @@ METHODS = "ar,chain,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,
 SHIPPED = "speculative,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,sjd-pac,jacobi-lookup"
 PARTS = ("correct", "parity", "identity", "copy", "shipped", "plain", "cycles", "breakdown")
 MINUTES = {"correct": 1.0, "parity": 0.5, "identity": 1.0, "copy": 0.1, "shipped": 0.5, "plain": 1.0, "cycles": 0.3}
-"""Expected on a GPU, of one run of a part; estimates, as no GPU has run it. Other parts: 0.1."""
+"""Expected minutes of one run of a part on a GPU: estimates, as no GPU has run it. Other parts: 0.1."""
 FIRST = ("correct", "parity")
-"""A failed check of these ends the run: what follows would time something else."""
+"""Parts in which a failed check ends the run, because later parts would time something else."""
 AR_BOUNDS = {"llamagen-xl": 1.3, "7b": 1.15}
-"""Plain decoding against the time that its weights and its live cache take at the bandwidth of a copy."""
+"""Bounds of plain decoding's time, relative to reading its weights and live cache at the bandwidth of a copy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def runs_of(
     part: str, batches: Sequence[int], names: Sequence[str], shipped: Sequence[str]
 ) -> list[tuple[str, int, str]]:
-    """The runs of a part, each well under two minutes on a GPU: its name, the images of a batch and the method."""
+    """Return the runs of a part as (name, images of a batch, method). Each takes well under two minutes on a GPU."""
     if part == "plain":
         return [(f"plain, batch {batch}", batch, "ar") for batch in batches]
     methods = {"shipped": shipped, "cycles": names, "breakdown": names}.get(part)
@@ -113,7 +113,7 @@ def runs_of(
 
 
 def plan(parts: Sequence[str], batches: Sequence[int], names: Sequence[str], shipped: Sequence[str]) -> None:
-    """Print how many runs each part has and the minutes that they are expected to take on a GPU."""
+    """Print the number of runs of each part, and their expected minutes on a GPU."""
     counts = {part: len(runs_of(part, batches, names, shipped)) for part in parts}
     for part, runs in counts.items():
         print(f"{part:10s} {runs:3d} runs, {runs * MINUTES.get(part, 0.1):5.1f} minutes")
@@ -122,9 +122,9 @@ def plan(parts: Sequence[str], batches: Sequence[int], names: Sequence[str], shi
 
 
 def earlier(out: Path | None, figures: dict[str, Any]) -> dict[str, Any]:
-    """The runs that an earlier call of the same command left in `out`.
+    """Return the runs that an earlier call of the same command wrote to `out`.
 
-    Raises ValueError where they are of another model, device or batches.
+    Raises ValueError if they are of another model, device or batches.
     """
     if out is None or not out.is_file():
         return {}
@@ -145,7 +145,7 @@ def _known(option: str, text: str, known: Any) -> list[str]:
 
 
 def device_name(device: Any) -> dict[str, Any]:
-    """The device and the versions."""
+    """Describe the device and the versions of its packages."""
     import torch
     import triton
 
@@ -158,10 +158,10 @@ def device_name(device: Any) -> dict[str, Any]:
 
 
 class Work:
-    """What each run does, and what later runs need of earlier ones."""
+    """Runs the parts, and keeps what later runs need from earlier ones."""
 
     def __init__(self, device: Any, model: str, shipped: Sequence[str], gb_s: float | None) -> None:
-        """gb_s: of a copy, where an earlier call measured it."""
+        """gb_s: bandwidth of a copy in GB/s, if an earlier call measured it."""
         from benchmarks.device_models import shipped_tables
 
         self._device, self._model, self._shipped, self._gb_s = device, model, shipped, gb_s
@@ -169,7 +169,7 @@ class Work:
         self._weights: Any = None
 
     def run(self, part: str, batch: int, method: str) -> dict[str, Any]:
-        """The figures of one run, with its checks."""
+        """Return the figures of one run, with its checks."""
         from benchmarks import device_checks as checks
         from benchmarks.device_times import copy_gb_s, shipped_pictures
 
@@ -193,7 +193,7 @@ class Work:
         return dict(self._weights.breakdown(method) if part == "breakdown" else self._weights.cycle(method))
 
     def _random(self, batch: int) -> Any:
-        """The model in its sizes; for the interpreter a tiny one."""
+        """Create the model at its full size, or a tiny one for the interpreter."""
         import torch
 
         from benchmarks.device_models import TINY

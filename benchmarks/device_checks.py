@@ -21,13 +21,13 @@ from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
 
 LOGITS_APART = 2e-4
-"""Float32 logits of one pass against another order of the same sums, relative to the largest."""
+"""Bound on the difference of float32 logits between two orders of the same sums, relative to the largest logit."""
 HALF_APART = 0.05
-"""Mean total variation of next-token distributions at temperature 1 and guidance 1, half precision against float32."""
+"""Bound on the mean total variation of next tokens at temperature 1, guidance 1: half precision against float32."""
 
 
 class Check(NamedTuple):
-    """A figure and the bound that it must not pass."""
+    """A figure and its upper bound."""
 
     value: float
     bound: float
@@ -38,17 +38,17 @@ class Check(NamedTuple):
         return bool(np.isfinite(self.value)) and self.value <= self.bound
 
     def shown(self) -> dict[str, Any]:
-        """As the figures have it."""
+        """Return the check as it is recorded."""
         return {"value": self.value, "bound": self.bound, "holds": self.holds}
 
 
 def equal(same: bool) -> Check:
-    """A check of equality: 0 where it holds."""
+    """Return a check of equality, with the value 0 if it holds."""
     return Check(0.0 if same else 1.0, 0.0)
 
 
 def correctness(device: torch.device) -> dict[str, Check]:
-    """Uniforms bit for bit, distributions within 1e-5 with the reference's support, and every rule's verdicts."""
+    """Check uniforms bit for bit, distributions within 1e-5 with the reference's support, and every rule's verdicts."""
 
     def whole(*numbers: int) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=device)
@@ -76,8 +76,8 @@ def correctness(device: torch.device) -> dict[str, Check]:
 
 
 def parity(device: torch.device) -> dict[str, Check]:
-    """The shipped target's pass on the device against the module's own forward on the CPU in float32; then the device's
-    in half precision against it in float32: bfloat16, in the interpreter float16, as it has no bfloat16."""
+    """Compare the shipped target's pass on the device with the module's own forward on the CPU in float32. Then compare
+    half precision on the device with float32: bfloat16, or float16 in the interpreter, which has no bfloat16."""
     length, half = (4, torch.float16) if device.type == "cpu" else (48, torch.bfloat16)
     models = shipped_models(torch.device("cpu"), torch.float32).models
     module, condition = models.module, models.embed(shipped_prompts(1)).rows
@@ -96,7 +96,7 @@ def parity(device: torch.device) -> dict[str, Check]:
 def _pass(
     module: Decoder, condition: torch.Tensor, tokens: torch.Tensor, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Logits [1, T, V] on the CPU of a pass over `tokens` behind a condition, by the device's forward."""
+    """Run the device's forward over `tokens` after a condition; returns logits [1, T, V] on the CPU."""
     held = Decoder(module.config).to(device, dtype)
     held.load_state_dict(module.state_dict())
     forward = DecoderForward(held.eval(), 1)
@@ -104,7 +104,7 @@ def _pass(
     cache = Cache(forward.config, 1, prefix + length, length, dtype, device)
     with torch.no_grad():
         before = torch.arange(-prefix, 0, device=device)[None]
-        forward.hidden(condition.to(device, dtype, copy=True), before, cache.prefill())  # it is written to
+        forward.hidden(condition.to(device, dtype, copy=True), before, cache.prefill())  # the forward writes to it
         lengths = torch.tensor([prefix], device=device)
         masks = causal_masks(length, cache.words, device)[None]
         cells = torch.arange(length, device=device)[None]
@@ -114,7 +114,7 @@ def _pass(
 
 
 def identity(device: torch.device, names: Sequence[str], tables: ModelTables) -> dict[str, Check]:
-    """Pictures by the shipped weights, at temperature 0 in float32, that a method draws unlike plain decoding."""
+    """Count, per lossless method, the shipped weights' pictures at temperature 0 in float32 unlike plain decoding's."""
     models, grid, sampler = shipped_models(device, torch.float32)
     conditions = shipped_prompts(1 if device.type == "cpu" else 8)
     batch = models.embed(conditions)

@@ -24,15 +24,15 @@ from underpaint.zoo.load import FOLDER, locate, read_codebook, takes_grammar
 from underpaint.zoo.textured_prompts import sample_textured
 
 NEAREST = 100
-"""Codes that a codebook rule may pool over."""
+"""Number of nearest codes that a codebook rule may pool."""
 
 
 TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_side=8, prefix=1, cond_ids=9)
-"""A target for Triton's interpreter."""
+"""A tiny target for Triton's interpreter."""
 
 
 def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceForm | None:
-    """A registered method, tuned, as the device takes it; None for one that is neither of trees nor of windows."""
+    """Return a registered method's tuned device form; None unless it drafts trees or windows that the device runs."""
     made, asked = resolve(name, temperature).build(name, tables), replace(sampler, temperature=temperature)
     if made.config.family not in ("tree", "jacobi") or not made.config.runs_on_device:
         return None
@@ -41,7 +41,7 @@ def shipped_method(name: str, temperature: float, sampler: SamplingParams, table
 
 
 def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Decoder]:
-    """A target and a drafter of one layer with random weights, the same at every call on one kind of device."""
+    """Return a target and a one-layer drafter with random weights, the same at every call on one kind of device."""
     drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -58,7 +58,7 @@ def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device
 
 
 class Shipped(NamedTuple):
-    """The shipped models on a device, the grid that is decoded, and how they are meant to be sampled."""
+    """The shipped models on a device, the grid to decode, and the models' own sampling settings."""
 
     models: DeviceModels
     grid: Grid
@@ -66,8 +66,8 @@ class Shipped(NamedTuple):
 
 
 def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
-    """The largest shipped target and its drafter. For the interpreter, which is slow, four cells of a tiny model with
-    random weights that takes the same prompts."""
+    """Load the largest shipped target and its drafter. The interpreter is slow, so it gets four cells and a tiny model
+    with random weights that takes the same prompts."""
     shipped = [load_elsewhere(f"{kind}128", locate(f"{kind}128", kind)) for kind in ("target", "drafter")]
     decoders = [read_decoder(one, device).to(dtype) for one in shipped]
     grid = shipped[0].config.grid
@@ -80,7 +80,7 @@ def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
 
 
 def shipped_prompts(count: int) -> list[Condition]:
-    """`count` prompts of the grammar, the same at every call."""
+    """Return `count` prompts of the grammar, the same at every call."""
     if not takes_grammar(read_index(FOLDER)):
         raise ValueError(f"{FOLDER}: expected models that are asked in the words of a prompt grammar")
     rng = np.random.default_rng(0)
@@ -88,13 +88,13 @@ def shipped_prompts(count: int) -> list[Condition]:
 
 
 def shipped_tables() -> ModelTables:
-    """The shipped codebook and its nearest codes, for rules that pool over them."""
+    """Return the shipped codebook and its nearest codes, for rules that pool over them."""
     codebook = read_codebook()
     return ModelTables(nearest_codes(codebook, NEAREST), codebook)
 
 
 def weight_bytes(module: Any) -> int:
-    """Bytes that a pass over one position reads of a target's weights: embeddings left out, the head in float32."""
+    """Return the bytes of a target's weights that a pass over one position reads: no embeddings; head in float32."""
     total = 0
     for name, weights in module.named_parameters():
         if name == "head.weight":

@@ -29,7 +29,7 @@ from underpaint.artifacts.manifest import write_beside
 
 ROWS: Final = ("h200", "h100", "a100")
 CURVES: Final = ("h200", "a100")
-"""Machines of the table, and of the curves that the simulator reads."""
+"""Machines of the curves that the simulator reads; `ROWS` are those of the table."""
 SIZES: Final = (1, 2, 4, 8, 16, 32, 60)
 FRONTIERS: Final = (1, 2, 4, 6, 8, 10)
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return 1e-3 * sum(node.us(KNOWN[gpu], MACHINES[gpu]) for node in program.nodes if node.part == part)
 
     def limits(nodes: list[Node], gpu: str) -> dict[str, Any]:
-        """What the time of `nodes` is of: launches, bytes or instructions; the longest kernel, and its ms."""
+        """Split the ms of `nodes` into launches, bytes and instruction slots; name the longest kernel, with its ms."""
         parts = {"launches": 1e-3 * KNOWN[gpu].launch_us * len(nodes), "bytes": 0.0, "slots": 0.0}
         kernels: dict[str, float] = {}
         for node in nodes:
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for (model, config), batch in product(models.items(), asked.batches or [1]):
         programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch) for name in names}
         chosen, parts = dict[str, Program](), dict[str, Program]()
-        if asked.methods is None and asked.batches is None:  # `roofline` chooses for one image alone
+        if asked.methods is None and asked.batches is None:  # `roofline` chooses for one image only
             for name, choice in CHOICES.items():
                 chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), batch, choice=choice)
             for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch).items():

@@ -24,7 +24,7 @@ EAGER_TOKENS = 16
 
 
 def time_ms(device: torch.device, run: Callable[[], Any], rounds: int) -> float:
-    """The median of `rounds` runs: by CUDA events, on the CPU by the clock."""
+    """Return the median ms of `rounds` runs, by CUDA events or, on the CPU, by the clock."""
     found = []
     for _ in range(rounds):
         if device.type == "cpu":
@@ -42,15 +42,15 @@ def time_ms(device: torch.device, run: Callable[[], Any], rounds: int) -> float:
 
 
 def copy_gb_s(device: torch.device) -> float:
-    """GB/s of a copy, read and written bytes both counted."""
+    """Return the bandwidth of a copy in GB/s, counting both the bytes read and the bytes written."""
     size = 2**20 if device.type == "cpu" else 2**30
     source, out = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
     return 2 * size / time_ms(device, lambda: out.copy_(source), 10) / 1e6
 
 
 class RandomWeights:
-    """Cycles of a model with random weights, timed with half of every picture decided: drafts are hardly accepted, so
-    cycles are timed and not pictures."""
+    """Times cycles of a model with random weights, with half of every picture decided. Hardly any draft is accepted, so
+    only cycles are timed, not pictures."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class RandomWeights:
         rounds: int,
         bound: float | None = None,
     ) -> None:
-        """bound: of plain decoding, one image at a time on a GPU, against its bytes at the bandwidth of a copy."""
+        """bound: for plain decoding of one image on a GPU, relative to its bytes at the bandwidth of a copy."""
         self.config, self.batch, self._device, self._rounds, self._bound = config, batch, device, rounds, bound
         self.module, drafter = random_model(config, dtype, device)
         self._decoders = DecoderForward(self.module, 2), DecoderForward(drafter, 2)
         self._condition = torch.randn(2 * batch, config.prefix, config.dim, dtype=dtype, device=device)
 
     def runner(self, name: str) -> DeviceRunner:
-        """A method's program, captured, with half of every picture drawn."""
+        """Return a method's captured program, with half of every picture drawn."""
         method, grid = method_of(name, self.config.vocab_size), Grid(self.config.grid_side, self.config.width)
         sizes = (self.config.prefix, self.batch, self._device)
         runner = DeviceRunner(self._decoders[0], self._decoders[1], method, grid, *sizes)
@@ -77,7 +77,7 @@ class RandomWeights:
         runner.capture()
         runner.begin(self._condition, [0] * self.batch, images)
         state = runner.cycle.state
-        while int(state.progress.cells.min()) < grid.cells // 2:  # drawn, not pretended: lookups read what was decided
+        while int(state.progress.cells.min()) < grid.cells // 2:  # really drawn: lookups read the decided codes
             failed = [ENDINGS[status] for status in state.verdicts.status.tolist() if status in ENDINGS]
             if failed:
                 raise RuntimeError(f"{name}: an image ended in the first half of its picture: {failed[0]}")
@@ -85,7 +85,7 @@ class RandomWeights:
         return runner
 
     def cycle(self, name: str) -> dict[str, Any]:
-        """A method's cycle: ms, the nodes and bytes of its graph, memory at its peak beside what was foreseen."""
+        """Time a method's cycle in ms; return also its graph's nodes and bytes, and its peak and predicted memory."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device) if self._device.type == "cuda" else 0
@@ -115,7 +115,7 @@ class RandomWeights:
         return found
 
     def plain(self, gb_s: float) -> dict[str, Any]:
-        """Plain decoding, captured and as an eager loop, against its bytes at the bandwidth of a copy."""
+        """Time plain decoding, captured and as an eager loop, against its bytes at the bandwidth of a copy."""
         config, cells = self.config, self.config.grid_side * self.config.width
         cached = config.prefix + cells // 2
         numbers = 2 * config.layers * 2 * self.batch * config.dim * cached
@@ -128,7 +128,7 @@ class RandomWeights:
         return found
 
     def _eager_ms(self) -> float:
-        """A token of the loop that papers time, at the beginning of a picture, where its cache is short."""
+        """Return the ms per token of the eager loop that papers time, at the start of a picture, with a short cache."""
         sampler = method_of("ar", self.config.vocab_size).sampler
         loop = EagerLoop(self.module, 2, sampler, False, Grid(1, EAGER_TOKENS))
         hidden = torch.zeros(2 * self.batch, dtype=torch.int64, device=self._device)
@@ -138,7 +138,7 @@ class RandomWeights:
         return time_ms(self._device, decode, 3) / EAGER_TOKENS
 
     def breakdown(self, name: str) -> dict[str, Any]:
-        """Ms of each part of a cycle, each captured as a graph of its own; a launch of a graph is in each."""
+        """Return the ms of each part of a cycle, captured as a graph of its own; each includes one graph launch."""
         runner = self.runner(name)
         parts = runner.cycle.parts()
         graphs = [_captured(self._device, run) for _, run in parts]
@@ -159,7 +159,7 @@ def _captured(device: torch.device, run: Callable[[], None]) -> Callable[[], Non
 
 
 def _timed_within(device: torch.device, graphs: Sequence[Callable[[], None]], place: int) -> float:
-    """A whole cycle, part by part, of which one part is timed."""
+    """Run a whole cycle part by part, and return the ms of the part at `place`."""
     ms = 0.0
     with torch.no_grad():
         for turn, run in enumerate(graphs):
@@ -171,7 +171,7 @@ def _timed_within(device: torch.device, graphs: Sequence[Callable[[], None]], pl
 
 
 def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tables: ModelTables) -> dict[str, Any]:
-    """Whole pictures by the shipped weights in float32 at temperature 1: real acceptance, in batches."""
+    """Draw whole pictures in batches, by the shipped weights in float32 at temperature 1, with real acceptance."""
     models, grid, sampler = shipped_models(device, torch.float32)
     count = batch if device.type == "cpu" else 16
     conditions = shipped_prompts(count)

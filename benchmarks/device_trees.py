@@ -10,7 +10,7 @@ from underpaint.algos.tree import DraftTree, Drawn
 
 
 def random_tree(drawn: Drawn, chain: bool, nodes: int, vocab_size: int, seed: int) -> tuple[DraftTree, np.ndarray]:
-    """A tree whose nodes have up to four children, and target distributions near the drafter's."""
+    """Return a tree with up to four children per node, and target distributions [N, V] close to the drafter's."""
     rng = np.random.default_rng(seed)
     logits = 2 * rng.standard_normal((nodes, vocab_size))
     draft, target = (np.exp(logits + 0.5 * rng.standard_normal(logits.shape)) for _ in range(2))
@@ -35,7 +35,7 @@ def random_tree(drawn: Drawn, chain: bool, nodes: int, vocab_size: int, seed: in
 
 
 def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bool:
-    """Whether the rule decides one tree of each kind that it covers as the reference does."""
+    """Return whether a rule decides like the reference on one tree of each kind that it covers."""
     import torch
 
     from underpaint.runtime.device.kernels.tree_meta import tree_meta

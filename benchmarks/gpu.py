@@ -56,16 +56,16 @@ from underpaint.runtime.engines.tensorrt_runtime import gpu_name
 CONFIG = DecoderConfig(
     dim=768, layers=12, heads=12, hidden=2048, vocab_size=16384, grid_side=16, prefix=1, cond_ids=1001
 )
-"""LlamaGen-B's."""
+"""The sizes of LlamaGen-B."""
 BUCKETS = (1, 8, 16, 32, 64)
 OPTIONS = LoadOptions(grid_side=16)
 CLASS = 207
 MOST_MARGIN: Final[Mapping[str, float]] = {"fp32": 1e-3, "fp16": 0.05, "bf16": 0.25}
-"""By how much float32's best two tokens may differ in log-probability where the engine takes another, at guidance 2."""
+"""Largest gap in log-probability, at guidance 2, of float32's best two tokens where an engine may take another one."""
 
 
 def checkpoint(path: Path) -> int:
-    """Write a random LlamaGen-B as its authors publish it, and return its number of parameters."""
+    """Write a random LlamaGen-B in its authors' format, and return its number of parameters."""
     torch.manual_seed(0)
     model = Decoder(CONFIG)
     initialise(model)
@@ -74,7 +74,7 @@ def checkpoint(path: Path) -> int:
 
 
 def drafter_checkpoint(path: Path) -> None:
-    """Write a random drafter in the released form, as wide as LlamaGen-B."""
+    """Write a random drafter in the released format, as wide as LlamaGen-B."""
     torch.manual_seed(1)
     dim, hidden = CONFIG.dim, CONFIG.hidden
     sizes = {f"self_attn.{part}_proj": (dim, dim) for part in "qkvo"}
@@ -86,7 +86,7 @@ def drafter_checkpoint(path: Path) -> None:
 
 
 def prepare(work: Path, precision: str) -> tuple[Path, Path]:
-    """Two exports of one random LlamaGen-B and drafter: in `precision`, and in float32 to compare with."""
+    """Export one random LlamaGen-B and drafter twice: in `precision`, and in float32 for comparison."""
     target, drafter = work / "c2i_B_256.pt", work / "drafter.safetensors"
     checkpoint(target)
     drafter_checkpoint(drafter)
@@ -104,7 +104,7 @@ def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[Eng
 
 
 def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, float]:
-    """Largest logit difference over max(1, largest), with passes of every bucket in turn, and of other sizes."""
+    """Return the largest logit difference over max(1, largest logit) by pass size: every bucket, and other sizes."""
     rng, pair = np.random.default_rng(0), engines(name, folder, reference, backend)
     config = pair[0].config
     tokens = rng.integers(0, config.vocab_size, config.grid.cells)
@@ -135,7 +135,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
 
 
 def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
-    """The first token at which the two engines part at temperature 0, and the float32 margin there."""
+    """Return the first cell at which the two engines differ at temperature 0, and the float32 margin there."""
     sampler = SamplingParams(guidance=2.0, temperature=0)
     drawn = []
     for place, engine in ((folder, backend), (reference, CPU)):
@@ -158,7 +158,7 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
 
 
 def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any]:
-    """Median milliseconds of a pass of every bucket, all sizes in turn within a round, copies in and out included."""
+    """Return the median ms of a pass of every bucket, with copies in and out; each round runs all sizes in turn."""
     engine = load_decoder(name, name, folder, backend=backend).open(2)
     config, reads = engine.config, name == "drafter"
     samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
@@ -175,7 +175,7 @@ def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any
 
 
 def token_ms(folder: Path, backend: str) -> float:
-    """Milliseconds a token of plain AR takes on the engine, its sampling on the host: a picture, the second drawn."""
+    """Return the ms per token of plain AR on the engine, with sampling on the host, in the second of two pictures."""
     loaded = load_decoder("target", "target", folder, backend=backend)
     target = EngineTarget(loaded, SamplingParams(guidance=4.0, top_k=1000))
     target.prepare(target.encoder.of_ids(np.array([CLASS])))
@@ -187,7 +187,7 @@ def token_ms(folder: Path, backend: str) -> float:
 
 
 def best_token_ms(precision: str, rounds: int) -> float:
-    """Milliseconds a token of plain AR takes in the device runtime, sampling included, in one captured graph."""
+    """Return the ms per token of plain AR in the device runtime, as one captured graph with sampling."""
     from benchmarks.device_times import RandomWeights
     from underpaint.runtime.device.devices import open_device
 
@@ -197,7 +197,7 @@ def best_token_ms(precision: str, rounds: int) -> float:
 
 
 def lacking(look: Callable[[], object]) -> str | None:
-    """What this machine lacks by `look`, with its remedy."""
+    """Return what this machine lacks by `look`, with a remedy; None if it lacks nothing."""
     try:
         look()
     except EngineError as error:
@@ -206,7 +206,7 @@ def lacking(look: Callable[[], object]) -> str | None:
 
 
 def substitute(backend: str) -> tuple[str | None, str | None]:
-    """What runs here in the place of `backend` (None: no engine), and what is said about it (None: itself runs)."""
+    """Return the backend to run instead of `backend` (None: no engine), and a message (None: `backend` itself runs)."""
     reasons = []
     for tried in (backend, "cuda"):
         why = lacking(lambda tried=tried: backend_module(tried) if tried in MODULES else check_provider(tried))
@@ -218,16 +218,16 @@ def substitute(backend: str) -> tuple[str | None, str | None]:
 
 
 def attempt(name: str, part: Callable[[], Any], result: dict[str, Any]) -> None:
-    """Add what `part` finds to `result` under `name`, or why it found nothing: no failure costs the other parts."""
+    """Store the result of `part` in `result[name]`, or the reason for its failure; other parts still run."""
     try:
         result[name] = part()
-    except Exception as error:  # NVIDIA's packages and PyTorch share no base
+    except Exception as error:  # errors of NVIDIA's packages and PyTorch share no base
         traceback.print_exc()
         result[f"{name}_not_run"] = f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def measure(given: argparse.Namespace, backend: str | None, work: Path, result: dict[str, Any]) -> None:
-    """Fill `result`, part by part; backend: None for the device runtime alone."""
+    """Fill `result` part by part. backend: None for the device runtime only."""
     result["gpu"], only = gpu_name(), ("target", "drafter")
     attempt("best_token_ms", lambda: best_token_ms(given.precision, given.rounds), result)
     if backend is None:
@@ -248,7 +248,7 @@ def measure(given: argparse.Namespace, backend: str | None, work: Path, result: 
 
 
 def failures(result: Mapping[str, Any], precision: str) -> list[str]:
-    """The thresholds that the figures do not hold, in words."""
+    """Describe the thresholds that the figures exceed."""
     said = []
     for name in ("target", "drafter"):
         for count, apart in result.get(f"{name}_parity", {}).items():

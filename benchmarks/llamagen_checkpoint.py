@@ -14,9 +14,9 @@ _LAYER: Final = (
 
 
 def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
-    """The parameters of a class-conditional decoder by LlamaGen's names, as its authors publish them.
+    """Return the parameters of a class-conditional decoder under the names that LlamaGen's authors publish.
 
-    Raises ValueError on a decoder that is none of LlamaGen's.
+    Raises ValueError on a decoder that is not LlamaGen's.
     """
     config = decoder.config
     if decoder.conditions is None or decoder.norm is None or config.rope != "grid" or config.drafter:
@@ -46,6 +46,6 @@ def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def _interleaved(rows: Tensor, heads: int) -> Tensor:
-    """Reorder rows back from rotary pairs half a head apart to neighbouring pairs: undoes `half_split`."""
+    """Reorder rows from rotary pairs half a head apart to neighbouring pairs, the inverse of `half_split`."""
     wide = rows.shape[0] // heads
     return rows.reshape(heads, 2, wide // 2, -1).transpose(1, 2).reshape(rows.shape)

@@ -32,12 +32,11 @@ README = ROOT / "README.md"
 README_ROWS: Final = 8
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 PROTOCOL_FILE: Final = "protocol-1.json"
-"""The record that README's table shows."""
-"""Records of `underpaint protocol` on the shipped models, and what headings say of their methods."""
+"""The record for README's table."""
 RULES_FILE: Final = "recent-rules.json"
 NOTE: Final = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 LAST_WITH_ALL_SCRIPTS: Final = "8b010a0d"
-"""The commit that has the script of every record. Scripts of finished studies were deleted after it."""
+"""The commit that has the script of every record. Later commits deleted the scripts of finished studies."""
 ABOUT: Final = {
     "protocol": "all methods on the same prompts",
     "claims": "what LANTERN, ADT-Tree and MuLo-SD claim, with a measured figure and a verdict for each",
@@ -53,7 +52,7 @@ ABOUT: Final = {
     "device": "predicted times of decoding cycles on a GPU",
     "textured": "speed, quality, ablations and costs of the shipped models",
 }
-"""The pages in the order of the index, and what each shows. Each has a template of its name."""
+"""The pages in the order of the index, and the content of each. Each has a template of the same name."""
 _COMMAND_LETTERS: Final = 108
 
 
@@ -66,11 +65,11 @@ def read_result(name: str) -> dict[str, Any]:
 
 
 def conditions(result: Mapping[str, Any], *, planned: bool = False) -> dict[str, str]:
-    """What a reader has to know before the figures: sampling that cuts or guides, prompts, model, machine, command.
+    """Return what a reader needs before the figures: unusual sampling, pictures, model, machine and command.
 
     Args:
         result: The record.
-        planned: Whether its prompts were planned only, as a record of the protocol is that ran out of time.
+        planned: Whether its prompts were only planned, as in a record of a protocol that ran out of time.
     """
     values = {}
     settings = result.get("settings")
@@ -99,7 +98,7 @@ def conditions(result: Mapping[str, Any], *, planned: bool = False) -> dict[str,
 
 
 def _where(command: str) -> str:
-    """Where to find the script of a command, if it was deleted."""
+    """Return where to find the script of a command, if it was deleted."""
     script = re.match(r"python -m benchmarks\.(\w+)", command)
     if script is None or (ROOT / "benchmarks" / f"{script[1]}.py").is_file():
         return ""
@@ -107,38 +106,38 @@ def _where(command: str) -> str:
 
 
 def about(name: str) -> str:
-    """The conditions of a result file as a table, with the name of the file."""
+    """Return the conditions of a result file as a table, with the name of the file."""
     return condition_table({**conditions(read_result(name)), "file": f"`{name}`"})
 
 
 def condition_table(values: Mapping[str, str]) -> str:
-    """A table of conditions and their values."""
+    """Return a table of conditions and their values."""
     return "\n".join(["| condition | value |", *(f"| {name} | {value} |" for name, value in values.items())])
 
 
 def figure(value: Any, form: str = ".2f", unit: str = "") -> str:
-    """A figure with its unit, or nothing where there is none."""
+    """Format a figure with its unit; empty if there is no figure."""
     return "" if value is None or isinstance(value, jinja2.Undefined) else format(value, form) + unit
 
 
 def percent(value: Any, form: str = ".0f") -> str:
-    """A share in percent, or nothing where there is none."""
+    """Format a share in percent; empty if there is no share."""
     return "" if value is None or isinstance(value, jinja2.Undefined) else f"{100 * value:{form}} %"
 
 
 def grouped(value: float) -> str:
-    """A number with commas between thousands, and four digits of a fraction."""
+    """Format a number with commas between thousands; fractional numbers have four significant digits."""
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 def times(estimate: tuple[float, float, float]) -> str:
-    """A factor with its interval, given as its mean, low and high end."""
+    """Format a factor with its interval, given as (mean, low, high)."""
     mean, low, high = estimate
     return f"{mean:.2f}x ({low:.2f} to {high:.2f})"
 
 
 def simulated_methods(result: Mapping[str, Any]) -> dict[tuple[str, str], dict[tuple[str, str], float]]:
-    """By method and preset the speed-ups, by machine and synthetic model."""
+    """Return the speedups by method and preset, then by machine and synthetic model."""
     table: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for row in result["rows"]:
         table.setdefault((row["method"], row["preset"]), {})[row["machine"], row["model"]] = row["speedup"]
@@ -146,7 +145,7 @@ def simulated_methods(result: Mapping[str, Any]) -> dict[tuple[str, str], dict[t
 
 
 def exact_biases() -> dict[str, str]:
-    """By rule, the total variation of whole images that was enumerated for it on small chains, as "0.039 to 0.111"."""
+    """Return by rule the total variations of whole images, enumerated on small chains, as "0.039 to 0.111"."""
     biases = dict[str, list[float]]()
     for row in read_result(RULES_FILE)["rows"]:
         if row["total_variation"] > 0.0:
@@ -155,14 +154,14 @@ def exact_biases() -> dict[str, str]:
 
 
 def filled(text: str) -> str:
-    """A table without the columns that no row has a figure for."""
+    """Return a table without the columns in which no row has a figure."""
     headings, *rows = (line[2:-2].split(" | ") for line in text.strip().splitlines())
     kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
     return "".join(f"| {' | '.join(row[place] for place in kept)} |\n" for row in (headings, *rows))
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template. The second line of a table, below its headings, is added here."""
+    """Fill in a template, and add the second line of each table, below its headings."""
     text = _TEMPLATES.get_template(f"{template}.md.jinja").render(values).strip()
     text = re.sub(r"(?m)(?<!\|\n)^\| .*\|$", lambda heading: f"{heading[0]}\n|" + "---|" * heading[0].count(" |"), text)
     return re.sub(r"\n{3,}", "\n\n", text) + "\n"
@@ -183,29 +182,29 @@ _TEMPLATES.globals |= {"runs_of": runs_of, "summary": summary, "simulated_method
 
 
 def title(page: str) -> str:
-    """The heading of a page."""
+    """Return the heading of a page."""
     return next(line[2:] for line in page.splitlines() if line.startswith("# "))
 
 
 def render_protocol() -> str:
-    """The page of protocol 1: the table of each temperature and what was drawn."""
+    """Return the page of protocol 1: one table per temperature, and the drawings made."""
     return render("protocol", file=PROTOCOL_FILE, biases=exact_biases())
 
 
 def render_claims() -> str:
-    """The page of claims."""
+    """Return the page of claims."""
     records = {name: read_result(name) for name in dict.fromkeys(claim.file for claim in CLAIMS)}
     return render("claims", claims=[claim.decided(records[claim.file]) for claim in CLAIMS])
 
 
 def render_validation() -> str:
-    """The page of the simulator's errors."""
+    """Return the page of the simulator's errors."""
     files = [name for name in (CLOSED_FORMS, *PREDICTIONS) if (RESULTS / name).is_file()]
     return render("validation", **validation_figures({name: read_result(name) for name in files}))
 
 
 def render_pages() -> dict[str, str]:
-    """Every page by its file name."""
+    """Return every page by its file name."""
     own = {"protocol": render_protocol, "claims": render_claims, "validation": render_validation}
     made = {name: own[name]() if name in own else render(name) for name in ABOUT}
     made["index"] = render("index", pages=ABOUT, made=made, title=title)
@@ -213,10 +212,10 @@ def render_pages() -> dict[str, str]:
 
 
 def _best_rows(record: Mapping[str, Any], run: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """The best rows of a comparison: plain autoregression, and the fastest tuned ones.
+    """Return the best rows of a comparison: plain autoregression, and the fastest tuned methods.
 
-    Rows whose pictures are surely worse than plain autoregression's, with the whole 95 % interval, are left out, and so
-    are rows with less than a quarter of the pictures that the most drawn row has.
+    Left out are rows whose pictures are worse than plain autoregression's by the whole 95 % interval, and rows with
+    less than a quarter of the pictures of the largest row.
     """
     rows = [row for row in summary(record, run) if row.get("preset", "tuned") == "tuned"]
     most = max(row["images"] for row in rows)
@@ -225,7 +224,7 @@ def _best_rows(record: Mapping[str, Any], run: Mapping[str, Any], count: int) ->
 
 
 def render_readme(text: str) -> str:
-    """README.md with its table updated: the best rows of the protocol's record."""
+    """Return README.md with an updated table: the best rows of the protocol's record."""
     record = read_result(PROTOCOL_FILE)
     run = run_at(record, 1.0)
     if run is None:

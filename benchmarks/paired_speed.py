@@ -21,7 +21,7 @@ from underpaint.runtime.page.document import ComparisonFolder
 
 
 def deeper(theirs: Sequence[Drawing], own: Sequence[Drawing]) -> FigureInterval | None:
-    """By how many levels the drafts of `own` are deeper, picture by picture; None where either drafts nothing."""
+    """Return by how many levels the drafts of `own` are deeper, by picture; None if a picture of either has none."""
     if not all(one.depths and any(one.depths) for one in (*theirs, *own)):
         return None
     first, second = (np.array([[np.mean(one.depths or ()) for one in some]]) for some in (theirs, own))

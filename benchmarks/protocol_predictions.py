@@ -28,18 +28,18 @@ from underpaint.sim.replay.predict import PLAIN, not_replayed, predict, unpredic
 from underpaint.sim.replay.trace import Trace, load, replay
 
 DEPTHS: Final = 10
-"""Levels of the deepest trees that protocol 1 grows."""
+"""Depth of the deepest trees in protocol 1, in levels."""
 PICTURES: Final = 40
 DRAWN: Final = 16
-"""Pictures by each method that no replay can draw."""
+"""Pictures by each method that a replay cannot draw."""
 
 
 def rows_of(
     run: Mapping[str, Any], traces: Sequence[Trace], curve: CostCurveFile, seeds: int
 ) -> Iterator[dict[str, Any]]:
-    """A row for each method of one temperature: prediction and measurement, or the reason why there is none.
+    """Yield a row for each method of one temperature: prediction and measurement, or why there is no prediction.
 
-    Each method is predicted from the first of `traces` that says enough of it.
+    Each method is predicted from the first of `traces` that covers it.
     """
     comparison = comparison_of(run)
     for trace in traces:
@@ -66,7 +66,7 @@ def rows_of(
 
 
 def traces_at(traces: Sequence[Trace], run: Mapping[str, Any]) -> list[Trace]:
-    """The traces of a run's temperature; ValueError where there is none."""
+    """Return the traces of a run's temperature; ValueError if there are none."""
     temperature = run["settings"]["temperature"]
     same = [trace for trace in traces if trace.about.get("sampler", {}).get("temperature") == temperature]
     if not same:
@@ -75,7 +75,7 @@ def traces_at(traces: Sequence[Trace], run: Mapping[str, Any]) -> list[Trace]:
 
 
 def _traced(run: Mapping[str, Any], folder: Path) -> Iterator[Path]:
-    """Traces for one temperature of the record, on prompts behind its own: plain pictures, and drawn ones."""
+    """Yield traces for one temperature of the record, on prompts after its own: plain pictures, and drawn ones."""
     settings = run["settings"]
     recipes = {name: recipe for name, recipe in settings["methods"].items() if " " not in name}
     drafted = [name for name, recipe in recipes.items() if recipe.get("loop") == "mulo"]
@@ -92,7 +92,7 @@ def _traced(run: Mapping[str, Any], folder: Path) -> Iterator[Path]:
 
 
 def _trace(run: Mapping[str, Any], *options: str) -> None:
-    """`underpaint trace` at the record's resolution and guidance; ValueError where it fails."""
+    """Run `underpaint trace` at the record's resolution and guidance; ValueError if it fails."""
     settings = run["settings"]
     shared = ["--resolution", str(settings["resolution"]), "--guidance", f"{settings['guidance']:g}"]
     done = subprocess.run([sys.executable, "-m", "underpaint", "trace", *shared, *options], check=False)
@@ -101,7 +101,7 @@ def _trace(run: Mapping[str, Any], *options: str) -> None:
 
 
 def _plain_ms(run: Mapping[str, Any]) -> float:
-    """ms of a step of plain autoregression in a record."""
+    """Return the ms of a step of plain autoregression in a record."""
     (row,) = (row for row in run["rows"] if row["method"] == PLAIN)
     return 1e3 * float(row["seconds_per_image"]) / float(row["target_nfe"])
 

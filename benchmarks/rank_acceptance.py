@@ -25,7 +25,7 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER
 
 METHOD: Final = "eagle1"
-"""Its trees are static; at temperature 0 they hold the likeliest tokens."""
+"""A method with static trees; at temperature 0 they hold the likeliest tokens."""
 LEVELS: Final = 3
 
 

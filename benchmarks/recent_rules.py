@@ -43,7 +43,7 @@ class World(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A kind of draft, and the rules that are tried on it, with their settings."""
+    """A shape of drafts, and the rules to try on it, with their settings."""
 
     name: str
     shape: Shape
@@ -73,7 +73,7 @@ DRAFTS: Final = (
 
 
 def drawn_trees(world: World, shape: Shape, root: int) -> list[tuple[DraftTree, float]]:
-    """Every draft of this shape below the image's first token `root`, with its probability."""
+    """Return every draft of this shape below the image's first token `root`, with its probability."""
 
     def program(chance: Chance) -> tuple[int, ...]:
         drafter = SyntheticDrafter(world.draft)
@@ -87,12 +87,12 @@ def drawn_trees(world: World, shape: Shape, root: int) -> list[tuple[DraftTree, 
 
 
 def most_kept(world: World, shape: Shape) -> float:
-    """The most nodes that a lossless rule keeps of drafts of this shape, on average over the image's first token."""
+    """Return the most nodes that a lossless rule keeps of such drafts, on average over the image's first token."""
     return sum(float(share) * most_kept_below(world, shape, root) for root, share in enumerate(world.target(())))
 
 
 def most_kept_below(world: World, shape: Shape, root: int) -> float:
-    """The same, below the first token `root`."""
+    """Return the most nodes that a lossless rule keeps of such drafts, on average below the first token `root`."""
     trees = drawn_trees(world, shape, root)
     depth = trees[0][0].depth
     images = list(product(range(2), repeat=depth + 1))
@@ -125,7 +125,7 @@ def most_kept_below(world: World, shape: Shape, root: int) -> float:
 
 
 def rows_of(world: World, draft: Draft) -> list[dict[str, Any]]:
-    """What each rule keeps of the draft in the world, next to the optimum."""
+    """Return a row for each rule: the nodes that it keeps of the draft, and the optimum."""
     found, best = [], most_kept(world, draft.shape)
     depth = drawn_trees(world, draft.shape, 0)[0][0].depth
     for name, settings in draft.rules:

@@ -14,7 +14,7 @@ from underpaint.runtime.evaluation.machine import describe_machine, typed_comman
 
 
 def options(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The parser of `python -m benchmarks.NAME`, with --out."""
+    """Return the argument parser of `python -m benchmarks.NAME`, with --out."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--out", type=Path, help="write the JSON here too")
@@ -22,7 +22,7 @@ def options(name: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """An option that is a whole number from `least`."""
+    """Return a parser of whole numbers from `least`, for an option."""
 
     def read_number(text: str) -> int:
         number = int(text) if text.lstrip("-").isdecimal() else None
@@ -35,7 +35,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 @contextmanager
 def refusing(parser: argparse.ArgumentParser) -> Iterator[None]:
-    """Turn a ValueError or an OSError of what was asked for into one line and exit code 2; no work belongs inside."""
+    """Turn a ValueError or OSError about the arguments into one line and exit code 2; no work belongs inside."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -43,7 +43,7 @@ def refusing(parser: argparse.ArgumentParser) -> Iterator[None]:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments (None: of this process); --out is checked before any work."""
+    """Parse the arguments (None: those of this process), and check --out before any work."""
     asked = parser.parse_args(arguments)
     if asked.out is not None:
         with refusing(parser):
@@ -52,7 +52,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 
 def finish(figures: Mapping[str, Any], out: Path | None) -> None:
-    """Print the figures with their machine and command as the last line, and write it to `out` whole."""
+    """Print the figures with machine and command as the last line, and write the whole record to `out`."""
     record = {**figures, "machine": describe_machine(), "command": typed_command()}
     if out is not None:
         write_beside(out, results_text(record).encode())

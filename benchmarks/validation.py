@@ -35,9 +35,9 @@ PREDICTIONS: Final = {
     "predict-mulo-t1.json": "MuLo-SD and ZipAR, on earlier models",
     "protocol-predictions.json": "protocol 1, on the models that ship",
 }
-"""Records of predictions beside this project's own measurements."""
+"""Records that compare predictions with this project's own measurements."""
 WITHIN: Final = 0.10
-"""The relative error of a speed-up beyond which the page says where the time goes."""
+"""The relative error of a speedup above which the page shows where the time goes."""
 PASSES: Final = "a pass on a known GPU, published"
 TOKENS: Final = "tokens a cycle from a trace"
 PARTS: Final = {"target": "target passes", "drafter": "drafting", "host": "host"}
@@ -46,13 +46,13 @@ Row = Mapping[str, Any]
 
 
 class Residual(NamedTuple):
-    """Errors of one kind of prediction, relative and without those that anything was fitted to."""
+    """Relative errors of one kind of prediction, without those to which anything was fitted."""
 
     kind: str
     errors: tuple[float, ...]
 
     def quantile(self, share: float) -> float:
-        """The size that this share of the errors stays below."""
+        """Return the absolute error that this share of the errors stays below."""
         return float(np.quantile(np.abs(self.errors), share))
 
 
@@ -62,7 +62,7 @@ def _independent(error: float, side: int = 48) -> TableModel:
 
 
 def closed_forms(images: int) -> list[dict[str, Any]]:
-    """Simulated tokens a cycle, or passes, beside their closed forms."""
+    """Return simulated tokens per cycle, or passes, next to their closed forms."""
     rows = []
     for error, length in itertools.product((0.3, 0.6, 0.9), (1, 3, 6)):
         model = _independent(error)
@@ -84,7 +84,7 @@ def _row(what: str, source: str, expected: float, found: float) -> dict[str, Any
 
 
 def enumerated() -> list[dict[str, Any]]:
-    """Every lossless rule, and how far its enumerated output is from the target's distribution."""
+    """Return the total variation of every lossless rule's enumerated output from the target's distribution."""
     rows = []
     for spec in RULES:
         if spec.is_lossless({}):
@@ -93,10 +93,10 @@ def enumerated() -> list[dict[str, Any]]:
 
 
 def validation_figures(records: Mapping[str, Row]) -> dict[str, Any]:
-    """What the page's template fills in.
+    """Return the values for the page's template.
 
     Args:
-        records: By their files, the record of closed forms and the records of predictions that there are.
+        records: Existing records by file name: the closed forms, and perhaps predictions.
     """
     closed, passes = records[FILE], check_latencies()
     published = [one for group in groups() for one in check(group)]
@@ -132,13 +132,13 @@ def validation_figures(records: Mapping[str, Row]) -> dict[str, Any]:
 
 
 def measured(record: Row, file: str, title: str) -> dict[str, Any]:
-    """A record of predictions: its predicted rows, why others are not predicted, and where the time of far rows goes.
+    """Return a record of predictions for the page: predicted rows, reasons for missing rows, and times of far rows.
 
     Returns:
         `file`, `title`, `command`, `rows` (the predicted ones), `reasons` (the other methods by reason), `timed` (the
-        rows with the times of their parts), `far` (those of them that are further off than `WITHIN`, the furthest
-        first, each with whether it is inside its interval and where most of the error is), and `steps` and
-        `curve_step` (ms of a plain step in the record, by temperature, and in the curve).
+        rows with times of their parts), `far` (those of them with an error above `WITHIN`, the largest first, each
+        with whether it is inside its interval and which part has most of the error), and `steps` and `curve_step`
+        (ms of a plain step in the record, by temperature, and in the curve).
     """
     rows = [row for row in record["rows"] if "reason" not in row]
     reasons: dict[str, list[str]] = {}
@@ -162,12 +162,12 @@ def measured(record: Row, file: str, title: str) -> dict[str, Any]:
 
 
 def _passes(row: Row) -> float:
-    """Predicted passes over measured ones."""
+    """Return the predicted passes over the measured ones."""
     return 1.0 / (1.0 + float(row["tokens_error"]))
 
 
 def _most(row: Row) -> str:
-    """What of a row's error is largest: the number of passes, or the time of one part of a pass."""
+    """Return the largest source of a row's error: the number of cycles, or the time of one part."""
     passes = _passes(row)
     gaps = {
         f"time of {name}": row["parts"][part] / passes - row["measured_parts"][part] for part, name in PARTS.items()

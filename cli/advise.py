@@ -1,4 +1,4 @@
-"""`underpaint advise`: from a trace and a machine to a method, its settings, its gain, and what would change that."""
+"""`underpaint advise`: recommend a method for a trace and a machine, with its gain and what would change the answer."""
 
 import shlex
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Advice(NamedTuple):
-    """The candidates, the fastest first, at these prices; lines of changes; and what is said besides."""
+    """Candidates, the fastest first; the machine's run times; changes that would alter the answer; and notes."""
 
     candidates: "list[MethodOption]"
     prices: "RunTimes"
@@ -105,7 +105,7 @@ def advise(
 
 
 def _read_quality(text: str) -> float:
-    """The bound on the bias; ValueError where it is none."""
+    """Return the bound on the bias, 0 for lossless; ValueError for other text."""
     from underpaint.algos.numbers import real_number
 
     if text == "lossless":
@@ -194,7 +194,7 @@ def _of_log(source: Path, machine: str, bias: float) -> _Advice:
 
 
 def _sizes(codes: int, prices: "RunTimes") -> Iterator[str]:
-    """Say where the trace and the decoder that is priced have other vocabularies."""
+    """Yield a note if the trace and the decoder that gives the times have different vocabulary sizes."""
     from underpaint.sim.latency.machines import RooflineCosts
     from underpaint.sim.latency.run_times import RepeatedTimes
 
@@ -272,7 +272,7 @@ def _changes(advice: _Advice) -> Iterator[dict[str, Any]]:
 
 
 def _method_of(answer: "MethodOption") -> str | None:
-    """The method of `underpaint compare` with the answer's policy and rule, and its settings; None: there is none."""
+    """Return the `underpaint compare` method with the answer's policy and rule, and its settings; None without one."""
     from underpaint.runtime.methods.registry import METHODS, resolve
 
     for spec in METHODS if answer.job is not None else ():

@@ -1,4 +1,4 @@
-"""`underpaint`: the command line. Thin: it parses, calls and prints."""
+"""The `underpaint` command line. It only parses, calls and prints."""
 
 import sys
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from underpaint.cli.terminal import be_quiet, forget_odd_columns
 _WITH_VALUE: Final = ("--plugin",)
 _FLAGS: Final = ("--quiet", "-q", "--overwrite", "--version")
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
-"""Of every command."""
+"""Context settings of every command: `-h` means `--help`."""
 
 
 COMMANDS: Final = {
@@ -56,12 +56,12 @@ COMMANDS: Final = {
     "check": "export:check",
     "engine": "engine:engine",
 }
-"""Where each command is: "module:name" in `underpaint.cli`, imported when the command is asked for."""
+"""The location of each command as "module:name" in `underpaint.cli`, imported on first use."""
 _NEED_TORCH: Final = ("export", "check", "engine")
 
 
 def load_command(name: str) -> Any:
-    """Import a command, or a group of them, and return it as click takes it."""
+    """Import a command or a command group, and return it as a click command."""
     module, _, attribute = COMMANDS[name].partition(":")
     command = getattr(import_module(f"underpaint.cli.{module}"), attribute)
     holder = Commands()
@@ -73,14 +73,14 @@ def load_command(name: str) -> Any:
 
 
 class RootGroup(TyperGroup):
-    """Reads its own options wherever they stand; all behind `--` is the command's. Commands are imported on demand."""
+    """The root group. It accepts its own options anywhere before `--`, and imports commands on demand."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name, imported when it is first asked for; None for an unknown one."""
+        """Return the command with this name, imported on first use; None for an unknown name."""
         if cmd_name in self.commands and self.commands[cmd_name] is None:
             self.commands[cmd_name] = load_command(cmd_name)
         return self.commands.get(cmd_name)
@@ -89,18 +89,18 @@ class RootGroup(TyperGroup):
         return super().parse_args(ctx, own_first(args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Ctrl-C in a command that keeps nothing of what it had not finished: one line, and the code of shells."""
+        """Run the command. On Ctrl-C that it does not handle, print one line and exit with the shells' code."""
         with stopped_on_interrupt():
             return super().invoke(ctx)
 
     def make_context(self, *given: Any, **more: Any) -> Any:
-        """Ctrl-C while the line is read ends in the same way."""
+        """Parse the command line. Ctrl-C ends it in the same way."""
         with stopped_on_interrupt():
             return super().make_context(*given, **more)
 
 
 def own_first(args: Sequence[str]) -> list[str]:
-    """The arguments with the options of `underpaint` itself in front."""
+    """Return the arguments with the options of `underpaint` itself moved to the front."""
     own: list[str] = []
     left: list[str] = []
     given = list(args)
@@ -157,7 +157,7 @@ def plugins(
     """Load rules and policies from outside before any command. These options may stand anywhere on the line."""
     be_quiet(quiet)
     allow_overwriting(overwrite)
-    ctx.call_on_close(lambda: allow_overwriting(False))  # the permission is this line's, not of what runs after it
+    ctx.call_on_close(lambda: allow_overwriting(False))  # only this command line may overwrite
     with bad_input():
         load_plugins((*named_by_environment(), *(plugin or ())))
 
@@ -168,7 +168,7 @@ def main() -> None:
     try:
         with stopped_on_interrupt(), machine_errors(), clean_output(), named_in_use():
             app(prog_name=_NAME)
-    # A plug-in of an installed package, which is loaded when a registry is first asked; the package's own tables.
+    # PluginError: an installed plug-in, loaded on first use of a registry. ManifestError: the package's own tables.
     except (PluginError, ManifestError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)

@@ -212,7 +212,7 @@ def _check_first_call(spec: "Spec", opened: "Verifier", drawn: "Drawn", chain: b
 
 
 def _read_promise(text: str) -> tuple[tuple[tuple[str, float], ...], float | None]:
-    """The settings and the bound of "tv<=0.1" or "name=value, name=value: tv<=0.1"; ValueError for anything else."""
+    """Parse "tv<=0.1" or "name=value, name=value: tv<=0.1" into settings and bound; ValueError for other text."""
     told, colon, claim = text.rpartition(":")
     claim = "".join(claim.split())
     try:
@@ -230,7 +230,7 @@ def _read_promise(text: str) -> tuple[tuple[tuple[str, float], ...], float | Non
 
 
 def _report(found: "Certificate", spec: "Spec", json_file: Path | None, place: Path | None) -> None:
-    """Print a certificate, and write it and its smallest failing case where that is asked for."""
+    """Print a certificate; also write it to `json_file`, and its smallest failing case to `place`, if given."""
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
@@ -270,7 +270,7 @@ def _spec_to_dict(spec: "Spec") -> dict[str, Any]:
 
 
 def _replay_command(out: Path, spec: "Spec") -> str:
-    """What replays the case in any folder: with the plug-ins that were loaded, and a program in its own folder."""
+    """Return a command that replays the case from any folder, with the loaded plug-ins, a program from this one."""
     from underpaint.algos.plugins import loaded_plugins
 
     plugins = [f"--plugin={name}" for name in loaded_plugins()]
@@ -279,7 +279,7 @@ def _replay_command(out: Path, spec: "Spec") -> str:
 
 
 def _trees(spec: "Spec", drawn: str | None, chain: bool) -> "tuple[Drawn, bool]":
-    """How the trees are drawn, and whether they are chains; ValueError where the verifier covers no such trees."""
+    """Return how siblings are drawn, and whether trees are chains; ValueError if the verifier has no such trees."""
     from underpaint.algos.tree import DRAWN
     from underpaint.sim.certify.adapters import drawn_by, needs_chain
 

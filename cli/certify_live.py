@@ -1,4 +1,4 @@
-"""`underpaint certify --live`: methods judged on a live model's own distributions."""
+"""`underpaint certify --live`: judge methods on a live model's own distributions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -24,18 +24,18 @@ def certify_live(
     json_file: Path | None,
     form: Format,
 ) -> bool:
-    """Enumerate methods on a live model, and print how far their pictures are from plain decoding's.
+    """Enumerate small pictures of methods on a live model, and print their total variation from plain decoding.
 
     Args:
-        live: The model; its grid is that of the pictures, 2x2 by default, and "3" means 3x3.
-        methods: Names with commas between.
-        setting: Their settings, `name=value`.
-        top_k: Codes that are kept of each distribution; 2 by default.
-        json_file: Where the figures go.
-        form: Of the table.
+        live: The live model. Its grid is the pictures' grid: 2x2 by default; "3" means 3x3.
+        methods: Comma-separated names; None for the default ones.
+        setting: Settings of the methods, as `method.name=value`.
+        top_k: Number of likeliest codes kept in each distribution; 2 by default.
+        json_file: File for the figures, if given.
+        form: Format of the table.
 
     Returns:
-        Whether every method that promises the model's distribution keeps it.
+        True if every method that promises the model's distribution keeps it.
     """
     from underpaint.runtime.evaluation.comparison import build_methods, named_variants
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command

@@ -1,4 +1,4 @@
-"""`underpaint compare`: methods beside each other, on the same prompts and seeds."""
+"""`underpaint compare`: several methods on the same prompts and seeds."""
 
 import shlex
 from pathlib import Path
@@ -53,7 +53,7 @@ DEFAULT_METHODS = (
 )
 
 LIVE_METHODS = "ar,sjd,scd-maximal,jacobi-lookup"
-"""What a live model is compared by where no methods are named: those that need no drafter."""
+"""Default methods of a comparison on a live model: those that need no drafter."""
 
 _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
@@ -232,7 +232,7 @@ def _report(
 
 
 def _save_pictures(run: "RunPlan", log: "DrawingLog", form: Format) -> None:
-    """One PNG a drawing."""
+    """Write one PNG file per drawing."""
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.engines.images import encoded
     from underpaint.runtime.evaluation.drawing_log import PICTURES

@@ -1,4 +1,4 @@
-"""The table of a comparison: a row a method."""
+"""The table of a comparison, with one row per method."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,7 @@ _DEVICE_MS_PARTS: Final = ("device_ms_per_cycle", "host_ms_per_cycle")
 
 
 def title_of(model: "ModelPlan") -> str:
-    """What a table is of: the size of the pictures, how they are sampled, and the preset of the methods' settings."""
+    """Return a table's title: picture size, sampling, and the preset of the methods' settings."""
     sampling = describe_sampling(model.comparison.sampling, model.pipeline.tables.vocab_size)
     return f"{model.pipeline.title()}, {sampling}, {model.comparison.preset} settings"
 
@@ -33,9 +33,9 @@ def print_rows(
     *,
     on_device: bool = False,
 ) -> None:
-    """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known.
+    """Print one row per method, the judge's own accuracy, and the knee of the cost curve if it is known.
 
-    on_device: whether one program ran all models, so that there are other figures of where the time went.
+    on_device: whether one program ran all models; time is then split into device and host.
     """
     from underpaint.runtime.evaluation.comparison import BASELINE
     from underpaint.zoo.textured_prompts import MAIN_ACCURACY
@@ -57,7 +57,7 @@ def print_rows(
 
 
 def _columns(judged: bool, reported: "Sequence[ReportRow]", on_device: bool) -> list[Column]:
-    """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
+    """Return the columns of a comparison. JSON and CSV give intervals and parts as separate values."""
     eager = any(row.speedup_over_eager is not None for row in reported)
     quality = (
         figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
@@ -105,12 +105,12 @@ def _mebibytes(value: int | None) -> str:
 
 
 def _sum(parts: tuple[float | None, ...]) -> str:
-    """Figures with a plus between."""
+    """Join numbers by plus signs."""
     return " + ".join("-" if part is None else f"{part:.2f}" for part in parts)
 
 
 def _frechet(parts: tuple[float | None, ...]) -> str:
-    """The distance and its floor; nothing where the distance does not exceed the floor."""
+    """Format the distance and its floor; "-" if the distance does not exceed the floor."""
     from underpaint.runtime.evaluation.report_row import above_floor
 
     distance, floor = parts

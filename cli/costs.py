@@ -1,4 +1,4 @@
-"""`underpaint costs`: what passes cost on this machine, measured once and kept; and the curve for other commands."""
+"""`underpaint costs`: pass costs on this machine, measured once and kept. Other commands read the curve here too."""
 
 import shlex
 from collections.abc import Sequence
@@ -84,9 +84,9 @@ def costs(
 
 
 def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, measure: bool = True) -> "CostCurveFile | None":
-    """The curve of this machine; None where the models have no drafter.
+    """Return this machine's cost curve; None if the models have no drafter.
 
-    measure: whether to measure it now where none is kept; else None is given then.
+    measure: measure it now if none is kept; otherwise the result is None then.
     """
     from underpaint.runtime.costs.machine_curve import kept_curve
 
@@ -98,9 +98,9 @@ def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, measure: bo
 def tables_with_costs(
     pipeline: "OpenModels", configs: "Sequence[MethodConfig]", sampling: "SamplingParams", left_out: bool = False
 ) -> "ModelTables":
-    """The pipeline's tables, with the costs of this machine where one of the methods chooses by them.
+    """Return the pipeline's tables, with this machine's costs if one of the methods chooses by them.
 
-    left_out: whether those methods choose by their own defaults instead, and nothing is measured.
+    left_out: those methods use their own defaults instead, and nothing is measured.
     """
     from underpaint.artifacts.cost_curve import engine_costs
 
@@ -113,7 +113,7 @@ def tables_with_costs(
 def _curve(
     pipeline: "OpenModels", sampling: "SamplingParams", *, renew: bool = False, full: bool = False
 ) -> "CostCurveFile | None":
-    """The kept curve, or one measured now with a bar that shows how far it is."""
+    """Return the kept curve, or measure one now with a progress bar; None if the models have no drafter."""
     from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
 
     if pipeline.loaded_drafter is None:

@@ -1,4 +1,4 @@
-"""`--backend device`: the whole cycle on a GPU, or, slowly, in Triton's interpreter on the CPU."""
+"""`--backend device`: the whole cycle on a GPU, or slowly in Triton's interpreter on the CPU."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from underpaint.runtime.models import OpenModels
 
 DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
-"""Those of a comparison's own defaults that have a form on the device."""
+"""The default methods of a comparison that have a device form."""
 _MODE: Final = "UNDERPAINT_TRITON"
-"""What `runtime.device.language` reads as it is imported."""
+"""The environment variable that `runtime.device.language` reads at import."""
 
 
 class WantedPicture(NamedTuple):
-    """One picture: its condition, the seed of its noise, and the file that it goes to."""
+    """One picture to draw: its condition, the seed of its noise, and its output file."""
 
     condition: "Condition"
     seed: int
@@ -41,7 +41,7 @@ class WantedPicture(NamedTuple):
 
 
 def check_device(name: str | None) -> str:
-    """The device of --device, or the first GPU; ValueError where a package or the device is missing."""
+    """Return the device name, by default the first GPU; ValueError if a package or the device is missing."""
     name = name or "cuda"
     with imported(name):
         from underpaint.runtime.device.devices import open_device
@@ -56,7 +56,7 @@ def plan_on_device(
     options: DeviceOptions,
     conditions: "Sequence[Condition]",
 ) -> "DevicePlan | LivePlan":
-    """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
+    """Plan the drawings and check them; ValueError if a package, the device, a device form or memory is missing."""
     name = check_device(options.device)
     from underpaint.runtime.device.devices import check_memory, open_device
     from underpaint.runtime.device.drawing_plan import plan_drawing
@@ -80,7 +80,7 @@ def plan_on_device(
 
 
 def describe(plan: "DevicePlan | LivePlan") -> dict[str, Any]:
-    """The device as a record of results holds it."""
+    """Describe the device for a record of results."""
     import torch
 
     record: dict[str, Any] = {"name": str(plan.device), "batch": plan.batch, "torch": torch.__version__}
@@ -93,7 +93,7 @@ def describe(plan: "DevicePlan | LivePlan") -> dict[str, Any]:
 
 @contextmanager
 def imported(name: str) -> Iterator[None]:
-    """Import the device's room within: interpreted for the CPU. ValueError where a package is missing."""
+    """Allow imports of the device runtime, interpreted for the CPU. ValueError if a package is missing."""
     before = os.environ.get(_MODE)
     if name == "cpu":
         os.environ[_MODE] = "interpret"
@@ -116,7 +116,7 @@ def imported(name: str) -> Iterator[None]:
 
 
 def draw_all_on_device(device: "DevicePlan | LivePlan", plan: "ComparisonPlan", log: "DrawingLog") -> None:
-    """Draw what `log` lacks of the plan; on Ctrl-C say where it stands and leave."""
+    """Draw the part of the plan that `log` lacks; on Ctrl-C, print the progress and exit."""
     from underpaint.artifacts.run_log import RunLogInUse
     from underpaint.runtime.device.comparison import run_on_device
     from underpaint.runtime.device.forms import DeviceError
@@ -140,9 +140,9 @@ def draw_on_device(
     finish: "Callable[[WantedPicture, Drawing], None]",
     plain: "DecodingMethod | None" = None,
 ) -> None:
-    """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error.
+    """Draw pictures batch by batch and pass each to `finish`; exit with code 2 if any of them failed.
 
-    plain: plain autoregression, which draws in the method's place where a trial finds it faster; None tries nothing.
+    plain: plain autoregression, used instead of the method if a trial finds it faster; None skips the trial.
     """
     from underpaint.runtime.device.comparison import span
     from underpaint.runtime.device.forms import DeviceError

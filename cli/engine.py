@@ -35,7 +35,7 @@ _BUCKETS: Final = "1,8,16,32,64"
 
 @dataclass(frozen=True, slots=True)
 class ForDevice:
-    """Which passes engines for `compare --backend device --forward` are built for."""
+    """The passes that engines for `compare --backend device --forward` are built for."""
 
     for_device: Annotated[
         str | None,
@@ -116,7 +116,7 @@ def engine(
             gpu = gpu_name()
         except EngineError:
             if backend == "tensorrt":
-                raise  # it measures kernels on the GPU that it builds for
+                raise  # tensorrt measures kernels on its target GPU
             gpu = ANY_GPU
         builder = EngineBuilder(backend_module(backend), backend, gpu, version_compatible)
         if device.for_device is not None:
@@ -134,7 +134,7 @@ def _tell(path: Path, record: "EngineRecord") -> None:
 
 
 def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
-    """Write the device's graphs of the targets and drafters of a folder."""
+    """Write the device graphs of a folder's targets and drafters."""
     from underpaint.export.device_engines import write_device_graphs
     from underpaint.export.tensorrt_build import decoders_of
     from underpaint.runtime.engines.elsewhere import load_elsewhere
@@ -145,7 +145,7 @@ def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
 
 
 def _build_for_device(folder: Path, builder: "EngineBuilder", asked: ForDevice) -> None:
-    """Build engines of layers and heads for the passes of methods, in batches of one image to `asked.batch`."""
+    """Build engines of layers and heads for the methods' passes, in batches of 1 to `asked.batch` images."""
     with imported("cpu" if builder.gpu == "any" else "cuda"):
         from underpaint.runtime.device.folder import FolderModels
         from underpaint.runtime.device.forms import form_of

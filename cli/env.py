@@ -1,4 +1,4 @@
-"""`underpaint env`: what a bug report has to say about an installation."""
+"""`underpaint env`: facts about an installation for a bug report."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ def env(form: FormatOption = Format.table, json_file: JsonFile = None) -> None:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return what decides how this installation behaves, as JSON holds it.
+    """Describe everything that decides how this installation behaves, as values that JSON can hold.
 
     Returns:
         `underpaint`: the version. `machine`: processor, cores, memory, system, and versions that decide speed. `gpu`:
@@ -63,7 +63,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _provider(backend: str) -> str:
-    """The options of a backend's providers as one line, or why it cannot be used here."""
+    """Return the options of a backend's providers on one line, or the reason why it cannot be used."""
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.engines.providers import check_provider, gpu_backend
 
@@ -78,7 +78,7 @@ def _provider(backend: str) -> str:
 
 
 def _extras() -> dict[str, str]:
-    """What each extra of the installed distribution lacks; empty in a checkout that is not installed."""
+    """Return "installed" or the missing packages of each extra; empty in a checkout that is not installed."""
     try:
         lines = requires("underpaint") or []
     except PackageNotFoundError:
@@ -104,7 +104,7 @@ def _gpus() -> list[str]:
 
 
 def _flat(described: dict[str, Any]) -> list[tuple[str, str]]:
-    """Rows of the table: one for each value, those of a group named `group.name`."""
+    """Return one table row per value; values in a group are named `group.name`."""
     rows = []
     for name, value in described.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What went wrong, in one message on standard error: bad input before any work, and what the machine lacks in it."""
+"""Errors as one message on standard error: bad input before any work, and limits of the machine during it."""
 
 import errno
 import resource
@@ -20,19 +20,19 @@ BAD_INPUT = 2
 _OURS: Final = "underpaint"
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _STORAGE: Final = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG}
-"""Errors of a disk, not of the program."""
+"""Errors of a disk or its files, not of the program."""
 _FILES: Final = frozenset((errno.EMFILE, errno.ENFILE))
 _MACHINE: Final = _STORAGE | _FILES | {errno.ENOMEM}
 _TOLD: Final = _FULL | _FILES | {errno.ENOMEM}
-"""Of those, the ones whose own message does not say what to do."""
+"""The errors among them whose own message does not say what to do."""
 
 
 @contextmanager
 def bad_input(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of validation into their message and exit code 2: `kinds`, or else ValueError and OSError.
+    """Turn validation errors into their message and exit code 2: `kinds`, or else ValueError and OSError.
 
-    Nothing but validation belongs inside: an error in the work itself is a bug, and keeps its traceback. Where work can
-    meet an error that is no bug, `kinds` names it.
+    Only validation belongs inside: an error in the work itself is a bug, and keeps its traceback. If work can raise an
+    error that is no bug, name its class in `kinds`.
     """
     caught = kinds or (ValueError, OSError)
     try:
@@ -46,7 +46,7 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def _refuses_settings(error: Exception) -> bool:
-    """Whether a dataclass of settings raised `error`, as a plug-in's may: then the user's value is wrong, not it."""
+    """Return whether a settings dataclass, as of a plug-in, raised `error`: then the user's value is wrong."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_name != "__post_init__":
         trace = trace.tb_next
@@ -55,7 +55,7 @@ def _refuses_settings(error: Exception) -> bool:
 
 @contextmanager
 def stopped_on_interrupt() -> Iterator[None]:
-    """Ctrl-C in what keeps nothing that was not finished: one line, and the code of shells."""
+    """On Ctrl-C, print one line and exit with the shells' code. For work that keeps nothing unfinished."""
     try:
         yield
     except KeyboardInterrupt:
@@ -65,7 +65,7 @@ def stopped_on_interrupt() -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(told: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C in what keeps some of its work: the line that `told` makes then, and the code of shells."""
+    """On Ctrl-C, print the line that `told` returns and exit with the shells' code. For work that is partly kept."""
     try:
         yield
     except KeyboardInterrupt:
@@ -74,13 +74,13 @@ def on_interrupt(told: Callable[[], str]) -> Iterator[None]:
 
 
 def continues(done: str, path: Path) -> str:
-    """What Ctrl-C says of a run that the same command continues."""
+    """Return the Ctrl-C message of a run that the same command continues."""
     return f"stopped: {done}; the same command continues {path}"
 
 
 @contextmanager
 def machine_errors() -> Iterator[None]:
-    """Turn what a machine lacks into a message and exit code 2: room on a disk, memory, open files."""
+    """Turn errors of storage, memory or open files into a message and exit code 2."""
     try:
         yield
     except OSError as error:
@@ -96,17 +96,17 @@ def machine_errors() -> Iterator[None]:
 
 
 class TorchGroup(TyperGroup):
-    """Commands of that kind."""
+    """A group of commands that import packages of the training extra when they run."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run one; tell what to install where a package is missing."""
+        """Run a command; if a package is missing, say how to install it."""
         with needed(f"`{ctx.command_path}`", "cpu", "train"):
             return super().invoke(ctx)
 
 
 @contextmanager
 def needed(what: str, *extras: str) -> Iterator[None]:
-    """Turn a package of `extras` that is not installed into a message that says how it is, and exit code 2."""
+    """Turn a missing package of `extras` into a message that says how to install it, and exit code 2."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -122,7 +122,7 @@ def _memory_told(what: str) -> str:
 
 
 def _told(error: OSError) -> str:
-    """What the machine lacks, and what to do, unless the message says that already."""
+    """Return the machine's limit and a remedy, unless the message already has one."""
     said = str(error.strerror or error)
     if error.errno == errno.ENOMEM:
         return _memory_told(said)

@@ -87,7 +87,7 @@ def exact(
 
 
 def _require_rule(name: str) -> None:
-    """ValueError where `name` is a policy or a method: it says which rule may be meant."""
+    """Raise ValueError if `name` is a policy or a method, and say which rule may be meant."""
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
     from underpaint.runtime.methods.registry import METHODS, resolve
@@ -108,7 +108,7 @@ def _require_rule(name: str) -> None:
 
 
 def _require_promise(report: "ExactReport") -> None:
-    """Say that a rule breaks its promise, and end with `NOT_KEPT`."""
+    """Print an error and exit with `NOT_KEPT` if a rule breaks its promise."""
     from underpaint.algos.accept import RULES
     from underpaint.sim.exact.promise import keeps_promise
 
@@ -134,7 +134,7 @@ _RESIDUALS = (
 
 
 def _by_figures(report: "ExactReport") -> dict[str, dict[str, Any]]:
-    """The figures by residual; residuals whose figures read the same share a row."""
+    """Return the figures by residual; residuals with the same displayed figures share a row."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, one in report.residuals.items():
         alike.setdefault(tuple(column.show(getattr(one, column.name)) for column in _RESIDUALS[1:]), []).append(name)

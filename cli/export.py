@@ -1,4 +1,4 @@
-"""`underpaint export` and `underpaint check`: checkpoints in, graphs compared with torch out."""
+"""`underpaint export` and `underpaint check`: export checkpoints, and compare the graphs with PyTorch."""
 
 from math import isqrt
 from pathlib import Path
@@ -29,7 +29,7 @@ _OWN = "Checkpoints of this project's own recipes, without --kind"
 
 
 def _published(told: str, *names: str, least: int | None = None) -> Any:
-    """An option of published checkpoints, in their part of the help."""
+    """Return an option of published checkpoints, shown in their panel of the help."""
     return typer.Option(*names, help=told, min=least, rich_help_panel=_PUBLISHED)
 
 
@@ -56,9 +56,9 @@ UncondKeep = Annotated[
 ]
 _NO_LIVE = LiveOptions()
 _MASKS: Final = 3
-"""Of all pairs of cells, held at once when passes are compared with torch."""
+"""Number of masks over all pairs of cells that a comparison with torch holds in memory at once."""
 LEAST_SIDE = 4
-"""A comparison with torch draws a tree of 11 nodes."""
+"""The fewest cells along a side, because a comparison with torch drafts a tree of 11 nodes."""
 _KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq, chameleon-vq or sampler"
 
 
@@ -175,7 +175,7 @@ def _export_trained(names: tuple[str, ...], runs: Path | None, out: Path | None,
 
 
 def _refuse_options_of_kind(context: typer.Context) -> None:
-    """ValueError where an option was given that says how to read a published checkpoint, but not of which kind."""
+    """Raise ValueError if an option of published checkpoints was given without --kind."""
     for option in context.command.params:
         chosen = context.get_parameter_source(option.name or "")
         if getattr(option, "rich_help_panel", None) == _PUBLISHED and chosen is not None and chosen.name != "DEFAULT":
@@ -188,7 +188,7 @@ def _tell(found: "Manifest") -> None:
 
 
 def _read_grid(text: str | None) -> tuple[int | None, int | None]:
-    """Rows, and columns where they are another number."""
+    """Return the number of rows, and that of columns if it differs."""
     if text is None:
         return None, None
     parts = text.split("x")
@@ -204,7 +204,7 @@ def _read_grid(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _check_mask(cells: int) -> None:
-    """ValueError where this machine cannot hold the masks float32 [cells, cells] of a comparison with torch."""
+    """Raise ValueError if memory cannot hold the masks, float32 [cells, cells], of a comparison with torch."""
     free = free_bytes()
     if _MASKS * 4 * cells**2 > free:
         most = isqrt(isqrt(free // (_MASKS * 4)))

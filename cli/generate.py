@@ -47,11 +47,11 @@ _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
 _NO_DEVICE = DeviceOptions()
 _FORMATS: Final[Mapping[str, Literal["PNG", "WEBP"]]] = {".png": "PNG", ".webp": "WEBP"}
-"""Formats that keep every pixel."""
+"""Lossless picture formats, by file ending."""
 _LOOPS = {"host": "", "kernels": ", by kernels launched one by one", "captured": ", by captured cycles"}
-"""How pictures are said to be drawn; the host's loop is the usual one."""
+"""Text on how a picture was drawn; nothing for the host's loop, which is the usual one."""
 _OTHER_FORMATS = (".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".avif")
-"""Ends of names that mean a picture too, and never a folder."""
+"""Endings of other picture formats, which never name a folder."""
 
 
 @grouped
@@ -125,8 +125,8 @@ def generate(
                 'expected a prompt, such as "a woolly fox left of an outlined pumpkin" of the shipped models, '
                 "--prompts FILE or --prompts-count; `underpaint prompts` lists the words"
             )
-        # Typed prompts say how many pictures there will be; a file or a vocabulary only says it once it is read, so a
-        # folder is right for any number of them.
+        # Typed prompts already give the number of pictures. A file or a vocabulary gives it only once it is read, so a
+        # folder is accepted for any number of them.
         if texts:
             _check_place(out, len(texts) * seeds > 1)
         into_folder = not texts and (out is None or out.suffix.lower() not in _FORMATS)
@@ -203,7 +203,7 @@ def generate(
         )
         return
     finished = 0
-    # What the engine cannot pass over shows as it draws.
+    # A pass that the engine cannot run fails only while drawing.
     with (
         on_interrupt(lambda: f"stopped: {finished} of {len(pictures)} pictures are written and kept"),
         bad_input(EngineError),
@@ -216,7 +216,7 @@ def generate(
 
 
 def _check_place(out: Path | None, into_folder: bool) -> None:
-    """ValueError unless `--out` names a picture, or a folder of pictures, that can be written."""
+    """Raise ValueError unless `--out` names a picture, or a folder of pictures, that can be written."""
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
 
     if out is not None and into_folder and out.suffix.lower() in _FORMATS:
@@ -231,7 +231,7 @@ def _check_place(out: Path | None, into_folder: bool) -> None:
 
 
 def _wanted(out: Path, conditions: "Sequence[Condition]", seeds: range, into_folder: bool) -> list[WantedPicture]:
-    """Every picture and its file: PROMPT-seedSEED.png in a folder, prompts numbered as they were given."""
+    """Return every picture with its file: NUMBER-PROMPT-seedSEED.png in a folder, numbered in the order of prompts."""
     if not into_folder:
         return [WantedPicture(conditions[0], seeds[0], out)]
     return [
@@ -242,13 +242,13 @@ def _wanted(out: Path, conditions: "Sequence[Condition]", seeds: range, into_fol
 
 
 def _slug(text: str) -> str:
-    """A prompt as part of a file's name."""
+    """Return a prompt in a form that fits into a file name."""
     words = "".join(letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower()).split()
     return "-".join(words)[:60] or "picture"
 
 
 def _finish(pipeline: "OpenModels", save_tokens: bool, one: WantedPicture, drawing: "Drawing") -> None:
-    """Write a picture and say so; with --quiet, where it is."""
+    """Write a picture and print a line about it; with --quiet, only its path."""
     _write(pipeline, one, drawing, save_tokens)
     typer.echo(str(one.path) if is_quiet() else _told(one, drawing))
 

@@ -1,4 +1,4 @@
-"""`underpaint check --invariance`: passes over many positions and rows against passes over one."""
+"""`underpaint check --invariance`: compare passes over many positions and rows with passes over one."""
 
 from itertools import count
 from pathlib import Path
@@ -38,16 +38,16 @@ def check_passes(
     json_file: Path | None,
     form: Format,
 ) -> None:
-    """Compare, print a table, write the figures; exit code 1 where rounding does not explain a difference.
+    """Compare passes, and print a table or write JSON; exit with code 1 if rounding does not explain a difference.
 
     Args:
-        folder: Of exported models.
-        live: A live model in their place, if it names one.
-        models: The decoders to compare; empty for all.
-        backend: What runs exported models.
-        seed: Of what is drawn.
-        json_file: Where the figures go.
-        form: Of the table.
+        folder: Folder of exported models; None for the shipped ones.
+        live: The live model to use instead, if it names one.
+        models: Names of the decoders to compare; empty for all.
+        backend: The backend that runs exported models.
+        seed: Seed of the random inputs.
+        json_file: File for the figures, if given.
+        form: Format of the table.
     """
     from underpaint.artifacts.model_index import read_index
     from underpaint.artifacts.results import with_envelope
@@ -88,7 +88,7 @@ def check_passes(
 
 
 def print_passes(passes: "Sequence[Mapping[str, Any]]", form: Format) -> None:
-    """A line for each model, form and count: the worst row of all batches."""
+    """Print one line per model, form and count, for the worst row over all batches."""
     from underpaint.runtime.evaluation.pass_comparison import ALLOWED, summary
 
     rows = [{**one, "row": f"{one['row'] + 1} of {one['rows']}"} for one in summary(passes)]

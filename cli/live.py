@@ -1,4 +1,4 @@
-"""Options of live models: `--live FOLDER`, wherever `--models` stands."""
+"""Options of live models: `--live FOLDER`, the alternative to `--models`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ _PANEL = "Live models"
 
 @dataclass(frozen=True, slots=True)
 class LiveModelOptions:
-    """A model of `transformers`."""
+    """A transformers model, used without an export."""
 
     live: Annotated[
         Path | None,
@@ -49,7 +49,7 @@ class LiveModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions(LiveModelOptions):
-    """A model of `transformers` in place of a folder of exported models, and perhaps its drafter."""
+    """A transformers model instead of a folder of exported models, optionally with a drafter."""
 
     drafter: Annotated[
         Path | None,
@@ -98,9 +98,9 @@ class LiveOptions(LiveModelOptions):
     def check(
         self, models: object, resolution: int | None, low: Path | None, backend: str, *, on_device: bool = False
     ) -> None:
-        """ValueError where options of folders and of live models are mixed.
+        """Raise ValueError if options of exported folders and of live models are mixed.
 
-        on_device: whether the command draws by --backend device.
+        on_device: whether the command accepts --backend device.
         """
         if self.live is None:
             own = {
@@ -135,9 +135,9 @@ class LiveOptions(LiveModelOptions):
         on_device: bool = False,
         device: str | None = None,
     ) -> "OpenModels":
-        """The live model, or else the models of a folder; ValueError or OSError, which say what to do.
+        """Open the live model, or else the models of a folder; ValueError or OSError with a remedy if that fails.
 
-        device: Where --backend device draws; None for the first GPU.
+        device: The device of --backend device; None for the first GPU.
         """
         self.check(models, resolution, low, backend, on_device=on_device)
         from underpaint.cli.device import check_device  # which imports commands that take these options
@@ -150,12 +150,12 @@ class LiveOptions(LiveModelOptions):
         return pipeline
 
     def open(self, device: str = "cpu") -> "LivePipeline":
-        """The live model on a device; LiveModelError, which says what to do, where it cannot be opened."""
+        """Open the live model on a device; LiveModelError with a remedy if that fails."""
         assert self.live is not None
         return self.source(threads=1, device=device).open(own_threads=False)
 
     def source(self, threads: int, device: str = "cpu") -> "LiveSource":
-        """The live model as workers open it, each on so many threads."""
+        """Return the source from which each worker opens the live model on `threads` threads."""
         assert self.live is not None
         family = self.family
         if family is not None and family.endswith(".py"):

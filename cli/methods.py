@@ -55,7 +55,7 @@ def methods(
 
 
 def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
-    """The settings of every method in one preset, where they are from, and those at temperature 0."""
+    """Return a table of one preset: each method's settings, those at temperature 0, and their sources."""
     from underpaint.runtime.methods.settings import settings_line
 
     rows = []
@@ -75,7 +75,7 @@ def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:
-    """The registries as JSON holds them."""
+    """Return the registries as values that JSON can hold."""
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
     from underpaint.runtime.methods.method import GIVEN_BY_ENGINE

@@ -1,4 +1,4 @@
-"""Options that several commands share; a dataclass among a command's parameters stands for its fields."""
+"""Options shared by several commands. A parameter whose type is a dataclass adds its fields as options."""
 
 import os
 from collections import defaultdict
@@ -80,7 +80,7 @@ MethodSettings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of one method, as method.name=value; repeat for more.")
 ]
 MOST_THREADS: Final = max(256, os.cpu_count() or 1)
-"""More threads or processes than that help on no machine, and each takes memory."""
+"""The largest number of threads or processes. More help on no machine, and each takes memory."""
 Preset = Annotated[
     str | None,
     typer.Option(
@@ -91,14 +91,14 @@ Preset = Annotated[
     ),
 ]
 USUAL_TEMPERATURE: Final = 1.0
-"""Settings are checked by it before any model is open, where none is asked for."""
+"""The temperature for checks of settings before a model is open, if none was given."""
 DEVICE: Final = "device"
-"""The backend that draws whole batches by programs of its own."""
+"""The backend that draws whole batches with its own programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Options of `--backend device`: where it draws, and by what."""
+    """Options of `--backend device`: the device, and the engine of the models."""
 
     device: Annotated[
         str | None,
@@ -118,19 +118,19 @@ class DeviceChoice:
     ] = None
 
     def check(self, backend: str) -> None:
-        """ValueError where options of the device stand beside another backend."""
+        """Raise ValueError if device options are given with another backend."""
         if backend != DEVICE and self != DeviceChoice():
             raise ValueError("--device and --forward need --backend device; add it, or leave them out")
 
     def check_forward(self, live: object) -> None:
-        """ValueError where --forward names what does not run a live model; live: None where there is none."""
+        """Raise ValueError if --forward names an engine that cannot run a live model. `live` is None without one."""
         if live is not None and self.forward not in (None, "torch"):
             raise ValueError(f"--forward: expected torch, which runs live models, got {self.forward}; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions(DeviceChoice):
-    """Options of `--backend device`, which draws batches of as many images as a command is told."""
+    """Options of `--backend device`, with the number of images per batch."""
 
     batch: Annotated[
         int | None,
@@ -141,7 +141,7 @@ class DeviceOptions(DeviceChoice):
     ] = None
 
     def check(self, backend: str, *, batches: bool = False) -> None:
-        """ValueError where options of the device stand beside another backend; batches: which draws batches too."""
+        """Raise ValueError if device options are given with another backend. batches: allow --batch there too."""
         if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
             raise ValueError(
                 "--device, --batch and --forward need --backend device; add it, or leave them out. To choose ONNX "
@@ -150,9 +150,9 @@ class DeviceOptions(DeviceChoice):
 
 
 def check_ray_gpu(backend: str, device: str | None = None) -> None:
-    """ValueError where an option names a GPU by its index, though Ray chooses the GPU of every process.
+    """Raise ValueError if an option names a GPU by its index, because Ray assigns a GPU to each process.
 
-    Ray shows a process its own GPU alone, which is number 0 there.
+    Ray shows each process only its own GPU, as number 0.
     """
     for option, value in (("--backend", backend), ("--device", device or "")):
         name, _, index = value.partition(":")
@@ -166,7 +166,7 @@ def check_ray_gpu(backend: str, device: str | None = None) -> None:
 def open_pipeline(
     models: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
 ) -> "Pipeline":
-    """The models that the options name; raises as `Pipeline.open` does. on_device: whether the command draws there."""
+    """Open the models that the options name; raises as `Pipeline.open` does. on_device: allow `--backend device`."""
     from underpaint.runtime.pipeline import BACKENDS, Pipeline
     from underpaint.zoo.load import FOLDER
 
@@ -179,14 +179,14 @@ def open_pipeline(
 
 
 def checked_temperature(temperature: float | None) -> float:
-    """A temperature to check settings by before any model is open; ValueError out of range."""
+    """Return the temperature, or the usual one for None, before a model is open; ValueError if out of range."""
     return SamplingParams(temperature=USUAL_TEMPERATURE if temperature is None else temperature).temperature
 
 
 def read_sampling(
     temperature: float | None, guidance: float | None, top_k: int | None, top_p: float | None, pipeline: "OpenModels"
 ) -> SamplingParams:
-    """The sampling asked for; what was left out is as the model ships. ValueError out of range."""
+    """Return the sampling settings, with the model's defaults for omitted options. ValueError if out of range."""
     shipped, codes = pipeline.sampling, pipeline.tables.vocab_size
     if top_k is not None and top_k > codes:
         raise ValueError(
@@ -202,7 +202,7 @@ def read_sampling(
 
 
 def read_preset(text: str) -> "str | PresetFile":
-    """The preset that `--preset` names, or the file; ValueError where it is neither."""
+    """Return the preset name of `--preset`, or the preset file it names; ValueError if it is neither."""
     from underpaint.runtime.methods.registry import EAGLE_CODE, PRESETS
 
     if text in (*PRESETS, EAGLE_CODE):
@@ -218,13 +218,13 @@ def read_preset(text: str) -> "str | PresetFile":
 
 
 def check_preset(preset: "str | PresetFile", pipeline: "OpenModels") -> None:
-    """ValueError where a preset file is of other models than those that draw."""
+    """Raise ValueError if a preset file was made for other models than the pipeline's."""
     if not isinstance(preset, str):
         preset.check(pipeline.fingerprint(), str(pipeline.folder))
 
 
 def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
-    """The sampling in words, for the heads of tables: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
+    """Describe the sampling for table titles: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
     kept = f"top-k {sampling.top_k:,} of" if sampling.top_k else "all"
     if sampling.top_k >= vocab_size:
         kept = f"top-k {sampling.top_k:,}, which keeps all"
@@ -233,12 +233,12 @@ def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
 
 
 def read_names(text: str) -> tuple[str, ...]:
-    """Names with commas between."""
+    """Split names at commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def read_numbers(option: str, text: str, read: Callable[[str], Number]) -> tuple[Number, ...]:
-    """The numbers that `option` names with commas between; ValueError on what `read` does not take."""
+    """Return the comma-separated numbers of `option`; ValueError for text that `read` rejects."""
     try:
         return tuple(read(part) for part in text.split(","))
     except ValueError as error:
@@ -246,7 +246,7 @@ def read_numbers(option: str, text: str, read: Callable[[str], Number]) -> tuple
 
 
 def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
-    """ValueError where a `costs=FILE` among `name=value` settings is a cost curve of other models."""
+    """Raise ValueError if a `costs=FILE` among `name=value` settings was measured with other models."""
     from underpaint.artifacts.cost_curve import read_cost_curve
 
     here = pipeline.fingerprint()
@@ -264,7 +264,7 @@ def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
 
 
 def check_promises(configs: "Iterable[MethodConfig]") -> None:
-    """ValueError where a plug-in's rule promises to be lossless and is not: it would be shown as lossless."""
+    """Raise ValueError if a plug-in's rule promises to be lossless but is not, as tables would call it lossless."""
     from underpaint.sim.exact.promise import check_promise
 
     for config in configs:
@@ -273,7 +273,7 @@ def check_promises(configs: "Iterable[MethodConfig]") -> None:
 
 
 def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:
-    """`method.name=value` settings sorted by method; ValueError for a method that is not among `names`."""
+    """Group `method.name=value` settings by method; ValueError for a method that is not in `names`."""
     by_method: dict[str, list[str]] = defaultdict(list)
     for setting in settings:
         method, dot, rest = setting.partition(".")
@@ -285,16 +285,16 @@ def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str,
 
 
 def short_hash(settings: Mapping[str, Any]) -> str:
-    """Ten hex digits that tell settings apart: the name of their default folder of results."""
+    """Return ten hex digits that identify settings, the name of their default results folder."""
     from underpaint.artifacts.run_log import settings_hash
 
     return settings_hash(settings)[:10]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` as Typer reads it: where a parameter's type is a dataclass, its fields are options in that place.
+    """Return `command` in the form Typer reads: the fields of a dataclass parameter become options in its place.
 
-    Fields are declared as options are: annotated, with a default. All other parameters stay as they are.
+    Fields are declared like options: annotated, with a default. Other parameters do not change.
     """
     own = signature(command).parameters
     groups: dict[str, Any] = {name: given.annotation for name, given in own.items() if is_dataclass(given.annotation)}

@@ -1,6 +1,6 @@
-"""Outputs of commands: nothing of the user's is overwritten unasked.
+"""Checks of command outputs: no file of the user is overwritten unless asked.
 
-Every option that names an output is declared by `parser=` one of the parsers here; `Commands` checks them all before a
+Every option that names an output uses one of the parsers here as `parser=`. `Commands` checks all outputs before a
 command starts.
 """
 
@@ -19,9 +19,9 @@ from underpaint.artifacts.origin import LOG, RESULTS, kind_of
 from underpaint.cli.errors import bad_input, needed
 
 MODELS_INDEX: Final = "model_index.json"
-"""The file that makes a folder one of models."""
+"""The file that marks a folder of models."""
 _READ: Final = frozenset({"compare", "sweep", "evaluate", "certify", "certify-case", LOG})
-"""What commands read of a folder that they are given."""
+"""Kinds of files that commands read from a folder."""
 _RESULTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "compare": ("compare",),
     "sweep": ("sweep",),
@@ -29,7 +29,7 @@ _RESULTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "check": ("invariance",),
     "certify": ("certify", "certify-case"),
 }
-"""The kinds of results that a command writes by an option, and so may replace."""
+"""Kinds of results that a command writes to an output option, and so may replace."""
 _PLAIN: Final = (".png", ".webp")
 
 
@@ -45,16 +45,16 @@ _permission: Final = _Permission()
 
 
 def allow_overwriting(allowed: bool) -> None:
-    """Whether files that this program did not write may be replaced: `--overwrite`."""
+    """Set whether files that this program did not write may be replaced: `--overwrite`."""
     _permission.overwrite = allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Reads the value of an option that names an output, before Python forgets how it was written.
+    """Parser of an option that names an output. It sees a trailing slash, which `Path` drops.
 
-    file: whether it names a file. folder: whether it names a folder. Both where it depends on the rest of the line.
-    models: whether a folder of models may be filled. kind: the format of the file, where its name does not say it.
+    file: whether it names a file. folder: whether it names a folder; if both, the rest of the line decides. models:
+    whether a folder of models may be filled. kind: the format of the file, if its name does not tell it.
     """
 
     file: bool = True
@@ -64,11 +64,11 @@ class Output:
 
     @property
     def __name__(self) -> str:
-        """What usage shows for it."""
+        """The placeholder that usage shows."""
         return "path"
 
     def __call__(self, text: str | Path) -> Path:
-        """The path; BadParameter where the name is empty, `/`, or has a trailing slash where a file is expected."""
+        """Return the path; BadParameter for an empty name, `/`, or a trailing slash where a file is expected."""
         name = os.fspath(text)
         what = "a file or folder" if self.file and self.folder else "a file" if self.file else "a folder"
         if not name.strip():
@@ -93,21 +93,21 @@ file_or_folder: Final = Output(folder=True)
 
 
 def output_of(option: Any) -> Output | None:
-    """How an option's output is read; None where the option names none."""
+    """Return the `Output` parser of an option; None if the option names no output."""
     info = getattr(getattr(option, "type_descriptor", None), "parameter_info", None)
     parser = getattr(info, "parser", None) or getattr(getattr(option, "type", None), "func", None)
     return parser if isinstance(parser, Output) else None
 
 
 _RENAMED: Final[Mapping[str, str]] = {"--engines": "--models", "--models": "--model", "--engine": "--on"}
-"""Options of earlier versions with their names of today, for commands that have the latter."""
+"""Old names of options and their new names, for commands that have the new option."""
 
 
 class Command(TyperCommand):
-    """A command whose outputs are checked before it starts."""
+    """A command that checks its outputs before it starts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse old names of options, and what Python alone reads as a number: 1_000, other scripts, 1e-400."""
+        """Refuse old option names, and numbers that only Python accepts: 1_000, other scripts, 1e-400."""
         given, _, _ = self._parsed(ctx, args)
         for option in self.params:
             read = _reader_of(option)
@@ -118,10 +118,10 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _parsed(self, ctx: Any, args: list[str]) -> Any:
-        """The arguments as the parser gives them; BadParameter for the old name of an option."""
+        """Return the parsed arguments; BadParameter for the old name of an option."""
         try:
             return self.make_parser(ctx).parse_args(args=list(args))
-        except Exception as error:  # Typer does not export what it raises for an unknown option
+        except Exception as error:  # Typer does not export its error for unknown options
             old = str(getattr(error, "option_name", ""))
             new = _RENAMED.get(old)
             if new is None or not any(new in option.opts for option in self.params):
@@ -129,14 +129,14 @@ class Command(TyperCommand):
             raise typer.BadParameter(f"{old} is called {new} now; pass {new} with the same value", ctx) from error
 
     def invoke(self, ctx: Any) -> Any:
-        """Check, then run it."""
+        """Check the outputs, then run the command."""
         with bad_input():
             check_outputs(ctx)
         return super().invoke(ctx)
 
 
 def _reader_of(option: Any) -> Callable[[str], float] | None:
-    """What reads the numbers of an option strictly; None where it takes none."""
+    """Return the strict parser of an option's numbers; None if it takes no numbers."""
     info = getattr(option, "type_descriptor", None)
     kind = getattr(info, "annotation", None) or getattr(getattr(option, "type", None), "name", "")
     words = str(getattr(kind, "__name__", kind))
@@ -144,7 +144,7 @@ def _reader_of(option: Any) -> Callable[[str], float] | None:
 
 
 def _check_number(option: Any, text: str, ctx: Any) -> None:
-    """BadParameter for what is a number to Python alone; what the option's own check refuses is left to it."""
+    """Raise BadParameter for a number that only Python accepts. Other errors are left to the option's own check."""
     try:
         value = float(text)
     except ValueError:
@@ -161,26 +161,26 @@ def _check_number(option: Any, text: str, ctx: Any) -> None:
 
 
 class TorchCommand(Command):
-    """A command that imports packages of the training extra as it runs; its help and its completion need none."""
+    """A command that imports packages of the training extra when it runs. Its help and completion need none."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; tell what to install where a package is missing."""
+        """Run the command; if a package is missing, say how to install it."""
         with needed(f"`{ctx.command_path}`", "cpu", "train"):
             return super().invoke(ctx)
 
 
 class Commands(typer.Typer):
-    """A group of such commands."""
+    """A Typer group of such commands."""
 
     def command(
         self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any
     ) -> Callable[[Registered], Registered]:
-        """Register one, as `typer.Typer.command` does."""
+        """Register a command, as `typer.Typer.command` does."""
         return super().command(name, cls=cls or Command, **settings)
 
 
 def check_outputs(ctx: Any) -> None:
-    """Raise ValueError where an output of the command is one of its inputs, or a file that it must not replace."""
+    """Raise ValueError if an output of the command is also one of its inputs, or a file that it must not replace."""
     given: Mapping[str, Any] = ctx.params
     outputs: list[tuple[str, Path, Output]] = []
     inputs: dict[Path, str] = {}
@@ -207,7 +207,7 @@ def check_outputs(ctx: Any) -> None:
 
 
 def _check_results(called: str, path: Path, command: str) -> None:
-    """ValueError where results that another command wrote would be lost, unless `--overwrite` allows it."""
+    """Raise ValueError if results of another command would be lost, unless `--overwrite` allows it."""
     if _permission.overwrite or not path.is_file():
         return
     kind = kind_of(path)
@@ -219,9 +219,9 @@ def _check_results(called: str, path: Path, command: str) -> None:
 
 
 def check_replaceable(called: str, path: Path, wanted: str | None = None) -> None:
-    """Raise ValueError unless nothing is at `path`, or a file that this program wrote in the format of the name.
+    """Raise ValueError unless `path` is free or empty, or holds a file of this program in the same format.
 
-    `--overwrite` allows files of others too, but never a run log or a file in a folder of models.
+    `--overwrite` also allows other files, but never a run log or a file in a folder of models.
 
     Args:
         called: The option or the purpose of the output, for the message.
@@ -246,7 +246,7 @@ def check_replaceable(called: str, path: Path, wanted: str | None = None) -> Non
 
 
 def _check_apart_from(called: str, path: Path, name: str, source: Path, read: Output) -> None:
-    """ValueError where an output is the input `source`, or a file in it that the command reads."""
+    """Raise ValueError if an output is the input `source`, or a file in it that the command reads."""
     if not path.exists():
         return
     if os.path.samefile(path, source):
@@ -263,9 +263,9 @@ def _check_apart_from(called: str, path: Path, name: str, source: Path, read: Ou
 
 
 def _named_files(value: Any) -> Iterator[Path]:
-    """The files and folders that an argument names, alone or as a part of it: `file.py:function`, `costs=FILE`, lists.
+    """Yield the files and folders that an argument names: alone, in a list, or in `file.py:function` or `costs=FILE`.
 
-    `/dev/null` and its like are none.
+    Special files such as `/dev/null` are not yielded.
     """
     if isinstance(value, Sequence) and not isinstance(value, str):
         for one in value:

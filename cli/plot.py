@@ -85,7 +85,7 @@ def plot(
 
 
 def _drawing(spec: "FigureSpec", source: Path, machine: str | None, model: str | None) -> "Callable[..., Figure]":
-    """What draws the figure of a file; ValueError where the file is of another kind, or lacks what is asked for."""
+    """Return the function that draws the figure; ValueError for a file of another kind, machine or model."""
     from underpaint.sim.replay.trace import load
     from underpaint.sim.sweep.plan import TRACE
     from underpaint.sim.sweep.run import read_results

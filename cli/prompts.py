@@ -33,7 +33,7 @@ def prompts(
     if random is not None:
         rng = np.random.default_rng(seed)
         drawn = [sample_textured(rng).caption() for _ in range(random)]
-        if form is Format.table:  # one a line, so that it can be piped
+        if form is Format.table:  # one per line, for pipes
             typer.echo("\n".join(drawn))
         else:
             show([ResultTable("", [Column("prompt")], [{"prompt": text} for text in drawn])], form)
@@ -44,7 +44,7 @@ def prompts(
 
 
 def _check_grammar(models: "Path | None") -> None:
-    """ManifestError on a folder that cannot be opened, ValueError where its models take no words."""
+    """Raise ManifestError for a folder that cannot be opened, ValueError if its models take no words."""
     from underpaint.artifacts.model_index import read_index
     from underpaint.zoo.load import FOLDER, takes_grammar
 

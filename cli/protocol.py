@@ -1,4 +1,4 @@
-"""`underpaint protocol`: every method at both presets, on frozen prompts, by one command that goes on after a stop."""
+"""`underpaint protocol`: measure every method at both presets on frozen prompts, with one command that can resume."""
 
 import shlex
 from collections.abc import Mapping
@@ -192,9 +192,9 @@ def protocol(
 def _prompts(
     pipeline: Any, asked: PromptOptions, sizes: Any, skips: tuple[int, int], tunes: bool
 ) -> "tuple[Any, Any, Mapping[str, Any]]":
-    """The prompts to tune on and those to report, and the file that they are from.
+    """Return the prompts for tuning, those for the report, and the file that they come from.
 
-    Of a file, the first are to tune on, and the next to report; ValueError where it has too few.
+    The first prompts of a file are for tuning, and the next ones for the report; ValueError if it has too few.
     """
     if asked.prompts_file is None:
         own = pipeline.folder_models()
@@ -230,7 +230,7 @@ def _report(
     about: "Mapping[str, Any]",
     form: Format,
 ) -> None:
-    """Write the record and the cards, and print a table for each temperature."""
+    """Write the record and the cards, and print one table per temperature."""
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.protocol.tables import card, names_of
 
@@ -245,7 +245,7 @@ def _report(
 
 
 def summary_tables(record: "Mapping[str, Any]") -> list[ResultTable]:
-    """A table for each temperature of a record."""
+    """Return one table per temperature of a record."""
     from underpaint.runtime.protocol.tables import runs_of, summary
 
     columns = (

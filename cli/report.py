@@ -1,4 +1,4 @@
-"""`underpaint report`: the folder of a comparison as one page."""
+"""`underpaint report`: turn the folder of a comparison into one page."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.page.pictures import GridDecoder
 
 MOST_BYTES = 6_000_000
-"""A page above this opens slowly; the command says so."""
+"""Size in bytes above which a page opens slowly; the command then says so."""
 
 
 def report(

@@ -1,4 +1,4 @@
-"""`underpaint results`: files of results, of this machine and of others: validated and ranked."""
+"""`underpaint results`: validate and rank result files of this machine and of others."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What the commands that draw runs share: their options, drawing with a bar, and recording."""
+"""Shared by commands that draw runs: their options, drawing with a progress bar, and recording."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How pictures are drawn: the methods' settings, the sampling, and what runs the models."""
+    """Options of drawing: the methods' settings, the sampling, and the backend of the models."""
 
     preset: Preset = None
     setting: MethodSettings = None
@@ -73,12 +73,12 @@ class RunOptions:
     def open(
         self, models: Path | None, live: LiveOptions, *, on_device: bool = False, device: str | None = None
     ) -> "tuple[OpenModels, SamplingParams]":
-        """The models of a folder, or a live one, and how they are sampled; ValueError or OSError says what to do."""
+        """Open a folder's models or a live one, with their sampling; ValueError or OSError with a remedy on failure."""
         pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device, device)
         return pipeline, self.sampling(pipeline)
 
     def check_settings(self, asked: "Sequence[Variant]") -> None:
-        """ValueError where a method, one of its settings or the preset is unknown, before any model is opened."""
+        """Raise ValueError for an unknown method, setting or preset, before any model is opened."""
         from underpaint.runtime.methods.registry import TUNED, resolve
 
         preset, temperature = TUNED if self.preset is None else read_preset(self.preset), self.checked_temperature()
@@ -88,9 +88,9 @@ class RunOptions:
     def plan(
         self, pipeline: "OpenModels", sampling: "SamplingParams", asked: "Sequence[Variant]", chosen: "ChosenPrompts"
     ) -> "ComparisonPlan":
-        """What is drawn, with methods that do not know the costs of passes yet.
+        """Return the drawing plan, whose methods do not have the pass costs yet.
 
-        ValueError for a preset file or a cost curve of other models, or a rule that breaks its promise.
+        Raises ValueError for a preset file or a cost curve of other models, or a rule that breaks its promise.
         """
         from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
 
@@ -101,12 +101,12 @@ class RunOptions:
         return ComparisonPlan(methods, chosen.conditions, tuple(range(self.seeds)), sampling, preset)
 
     def with_costs(self, plan: "ComparisonPlan", pipeline: "OpenModels") -> "ComparisonPlan":
-        """The plan with the costs of this machine, measured now where a method chooses by them and none are kept."""
+        """Return the plan with this machine's costs, measured now if a method chooses by them and none are kept."""
         configs = [method.config for method in plan.methods]
         return plan.with_tables(tables_with_costs(pipeline, configs, plan.sampling, self.no_costs))
 
     def preset_of(self, pipeline: "OpenModels") -> "str | PresetFile":
-        """The preset asked for, or the usual one of these models; ValueError for a file of other models."""
+        """Return the chosen preset, or the usual one of these models; ValueError for a preset file of other models."""
         from underpaint.runtime.methods.registry import usual_preset
 
         preset = usual_preset(pipeline) if self.preset is None else read_preset(self.preset)
@@ -114,7 +114,7 @@ class RunOptions:
         return preset
 
     def sampling(self, pipeline: "OpenModels") -> "SamplingParams":
-        """How the models are sampled."""
+        """Return the sampling settings of the models."""
         return read_sampling(self.temperature, self.guidance, self.top_k, self.top_p, pipeline)
 
 
@@ -125,14 +125,14 @@ def draw_run(
     size: int | None = None,
     what: str = "drawing",
 ) -> None:
-    """Draw those of `keys` that the log lacks; on Ctrl-C say where it stands and leave.
+    """Draw the `keys` that the log lacks; on Ctrl-C, print the progress and exit.
 
     Args:
         keys: The drawings to make.
-        log: Those that are made already, and where new ones go.
-        workers: What draws.
-        size: Drawings of the whole run; None where nobody knows yet.
-        what: What is being done, for the progress bar.
+        log: The finished drawings; new ones are added.
+        workers: The workers that draw.
+        size: Number of drawings in the whole run; None if it is not known yet.
+        what: Text of the progress bar.
     """
     from underpaint.artifacts.run_log import OtherRun, RunLogInUse
     from underpaint.artifacts.workers import WorkerError
@@ -140,7 +140,7 @@ def draw_run(
     from underpaint.runtime.evaluation.drawer import draw_missing
 
     left = sum(key not in log for key in keys)
-    # The other writer, or a tree that no pass of the engine holds: what shows only while it draws.
+    # Another process that writes the log, or a tree too large for the engine's passes, shows only while drawing.
     with (
         on_interrupt(
             lambda: continues(f"{len(log)}{'' if size is None else f' of {size}'} drawings are done", log.path)
@@ -157,7 +157,7 @@ def draw_run(
 
 
 def record_all(plan: "RunPlan", log: "DrawingLog", replays: "ReplayLog", prompts: int) -> None:
-    """Record how every method decodes the first `prompts` prompts; what is recorded already stays."""
+    """Record how every method decodes the first `prompts` prompts; existing records stay."""
     from underpaint.runtime.evaluation.replay import record_replays
 
     if not prompts:

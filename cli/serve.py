@@ -103,7 +103,7 @@ def serve(
         open_models = partial(open_served, models, live, resolution, low, backend, device, preset)
         gpus = int(backend != "cpu" and device.device != "cpu")
         with ExitStack() as stack:
-            bound = stack.enter_context(bound_socket(host, port))  # closed again where the models cannot be opened
+            bound = stack.enter_context(bound_socket(host, port))  # closed again if the models cannot be opened
             if scale is None:
                 engine = EngineLoop(open_models(None), slots, limits)
             else:
@@ -133,7 +133,7 @@ def open_served(
     preset: str | None,
     threads: int | None,
 ) -> "ServedModels":
-    """The models that the options name, on so many threads; None takes all cores."""
+    """Open the models that the options name, on `threads` threads; None takes all cores."""
     from underpaint.runtime.engines.context import EngineContext
     from underpaint.serve.models import AUTO, DeviceSettings, ServedModels
     from underpaint.zoo.load import FOLDER

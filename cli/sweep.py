@@ -1,4 +1,4 @@
-"""`underpaint sweep`: speed against quality over many settings, as a plot with JSON beside it."""
+"""`underpaint sweep`: speed against quality over many settings, as a plot and as JSON."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,7 @@ DEFAULT_VARY = (
     "lantern.delta=0.1,0.3,0.6",
 )
 LIVE_VARY = ("zipar.window=1,2,3,4,8", "sjd.window=4,8,16,32", "jacobi-lookup.window=4,8,16,32")
-"""What varies on a live model where nothing is asked for: methods that need no drafter."""
+"""Default values to vary on a live model: those of methods that need no drafter."""
 _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
 _USUAL = RunOptions()

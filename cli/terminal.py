@@ -1,4 +1,4 @@
-"""What commands print: tables in four formats on standard output, progress and notes on standard error."""
+"""Printing: tables in four formats on standard output, progress and notes on standard error."""
 
 import csv
 import json
@@ -21,16 +21,16 @@ from rich.table import Table
 from underpaint.cli.outputs import json_output
 
 PIPED_WIDTH: Final = 120
-"""Columns of tables where there is no terminal to ask, and COLUMNS does not say."""
+"""Width of tables, in columns, without a terminal and without COLUMNS."""
 STANDARD_OUTPUT: Final = Path("-")
 """A file of this name is standard output."""
 _EVERY: Final = 10.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 _LEAST_WIDTH: Final = 20
 _MOST_WIDTH: Final = 10_000
-"""Columns that COLUMNS may name: in fewer no table can be read, and more are no screen's."""
+"""Range of widths that COLUMNS may set: narrower tables cannot be read, and no screen is wider."""
 _LEAST_PROSE: Final = 24
-"""Columns that prose gets at least."""
+"""The least width of a prose column."""
 _GAP: Final = 2
 
 
@@ -62,17 +62,17 @@ _verbosity: Final = _Verbosity()
 
 
 def be_quiet(quiet: bool) -> None:
-    """Whether progress and notes are left out: results and errors alone are printed."""
+    """Set whether progress and notes are left out, so that only results and errors are printed."""
     _verbosity.quiet = quiet
 
 
 def is_quiet() -> bool:
-    """Whether they are left out."""
+    """Return whether progress and notes are left out."""
     return _verbosity.quiet
 
 
 def plain(value: Any) -> str:
-    """A cell as it is read: nothing for None."""
+    """Format a value for a cell; None becomes an empty string."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -83,16 +83,16 @@ def plain(value: Any) -> str:
 
 
 def number(form: str, unit: str = "", absent: str = "-") -> Callable[[Any], str]:
-    """Shows a number by a format; None as `absent`."""
+    """Return a formatter of numbers that shows None as `absent`."""
     return lambda value: absent if value is None else format(value, form) + unit
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. name: its key in JSON and CSV. head: what stands above it in tables. show: a value as read there.
+    """A column. name: its key in JSON and CSV. head: its heading in tables. show: formats its values for tables.
 
-    right: whether it is set to the right, as numbers are. prose: whether its cells may be broken into lines.
-    parts: keys of several values that stand in one cell, of which `show` gets a tuple; JSON and CSV give each its own.
+    right: whether it is right-aligned, as numbers are. prose: whether its cells may wrap.
+    parts: keys of several values in one cell, which `show` gets as a tuple; JSON and CSV give each its own column.
     """
 
     name: str
@@ -104,22 +104,22 @@ class Column:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of its values."""
+        """The keys of its values in JSON and CSV."""
         return self.parts or (self.name,)
 
     @property
     def heading(self) -> str:
-        """What stands above it."""
+        """Its heading in tables."""
         return self.head or self.name.replace("_", " ")
 
 
 def figure(name: str, head: str, form: str, unit: str = "") -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(name, head, number(form, unit), right=True)
 
 
 def interval(name: str, head: str, form: str) -> Column:
-    """A column of the interval of figure `name`: its ends, as "1.19-1.35"."""
+    """Return a column with the ends of the interval of figure `name`, as "1.19-1.35"."""
 
     def shown(ends: tuple[float | None, ...]) -> str:
         low, high = ends
@@ -129,7 +129,7 @@ def interval(name: str, head: str, form: str) -> Column:
 
 
 def with_interval(name: str, head: str, form: str) -> Column:
-    """A column of figure `name` with its interval: "0.610 (0.580 to 0.640)"."""
+    """Return a column of figure `name` with its interval, as "0.610 (0.580 to 0.640)"."""
 
     def shown(values: tuple[float | None, ...]) -> str:
         value, low, high = values
@@ -142,7 +142,7 @@ def with_interval(name: str, head: str, form: str) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """A table with a title: rows by the names of its columns. The first column tells the rows apart."""
+    """A table with a title. Rows map column names to values. The first column identifies a row."""
 
     title: str
     columns: Sequence[Column]
@@ -152,9 +152,9 @@ class ResultTable:
 def show(tables: Sequence[ResultTable], form: Format = Format.table) -> None:
     """Print tables on standard output.
 
-    table: as wide as the terminal, or COLUMNS, or else 120 columns; what does not fit stands below, with the first
-    column again. json: the rows of one table, or rows by title of several. csv: values, not as shown; a blank line
-    between tables. markdown: as shown.
+    table: as wide as the terminal, or COLUMNS, or else 120 columns; columns that do not fit go below, after the first
+    column again. json: the rows of one table, or a mapping from titles to rows for several. csv: unformatted values,
+    with a blank line between tables. markdown: formatted values.
     """
     if form is Format.json:
         by_title = {one.title: _rows(one) for one in tables}
@@ -177,20 +177,20 @@ def show(tables: Sequence[ResultTable], form: Format = Format.table) -> None:
 
 
 def note(text: str, form: Format = Format.table) -> None:
-    """Say something beside a table, unless notes are left out: on standard error where a program reads the output."""
+    """Print a note unless notes are left out. It goes to standard error if a program reads the output."""
     if not _verbosity.quiet:
         typer.echo(text, err=form is not Format.table)
 
 
 def note_files(paths: Iterable[Path], then: str, form: Format = Format.table) -> None:
-    """Say which files a command wrote, and what to do with them next: a command to type, or what to open."""
+    """Print which files a command wrote, and the next step: a command to type, or a file to open."""
     for path in paths:
         note(str(path), form)
     note(f"next: {then}", form)
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write JSON to a file, whole or not at all; the name - is standard output."""
+    """Write JSON to a file, completely or not at all; the name - is standard output."""
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import results_text
 
@@ -202,14 +202,14 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def told_as_json(path: Path | None, values: Any) -> bool:
-    """Write JSON where `--json` asks for it; whether that was standard output, which then holds nothing else."""
+    """Write JSON if `--json` is given; return whether it went to standard output, which then holds nothing else."""
     if path is not None:
         write_json(path, values)
     return path == STANDARD_OUTPUT
 
 
 def check_json(path: Path | None) -> None:
-    """OSError unless `--json` can be written there."""
+    """Raise OSError unless the file of `--json` can be written."""
     from underpaint.artifacts.files import check_file_writable
 
     if path is not None and path != STANDARD_OUTPUT:
@@ -217,32 +217,32 @@ def check_json(path: Path | None) -> None:
 
 
 def forget_odd_columns() -> None:
-    """Leave COLUMNS out of this process's environment where it is no width to print in: Rich prints nothing in 0."""
+    """Remove COLUMNS from this process's environment unless it is a usable width, as Rich prints nothing in 0."""
     text = os.environ.get("COLUMNS")
     if text is not None and not (text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _MOST_WIDTH):
         del os.environ["COLUMNS"]
 
 
 def console() -> Console:
-    """Standard output."""
+    """Return a console for standard output."""
     forget_odd_columns()
     terminal = Console()
     return terminal if terminal.is_terminal or "COLUMNS" in terminal._environ else Console(width=PIPED_WIDTH)
 
 
 class Advance(Protocol):
-    """Tells how far work is."""
+    """Callback that reports progress."""
 
     def __call__(self, done: int, what: str = "", *, total: int | None = None) -> None:
-        """`done` of `total` steps are done; `what` is being done."""
+        """Report that `done` of `total` steps are done, and that `what` is the current one."""
         ...
 
 
 @contextmanager
 def progress(what: str, total: int | None = None, done: int = 0, unit: str = "") -> Iterator[Advance]:
-    """Progress on standard error: a bar on a terminal, else a line at the start and every ten seconds; or nothing.
+    """Show progress on standard error: a bar on a terminal, else a line at first and every ten seconds; or nothing.
 
-    unit: "bytes" where steps are bytes, which are shown as MiB.
+    unit: "bytes" if steps are bytes, which are shown as MiB.
     """
     screen = Console(stderr=True)
     if _verbosity.quiet:
@@ -263,7 +263,7 @@ def progress(what: str, total: int | None = None, done: int = 0, unit: str = "")
 
 
 class _Lines:
-    """Progress as plain lines."""
+    """Progress as plain lines, without a terminal."""
 
     def __init__(self, what: str, total: int | None, done: int, unit: str) -> None:
         self._what, self._total, self._first, self._unit = what, total, done, unit
@@ -305,7 +305,7 @@ def _markdown(one: ResultTable) -> str:
 
 
 def _on_a_line(text: str) -> str:
-    """A heading that is broken into lines, in one; a bar inside a cell would end it."""
+    """Join the lines of a heading, and escape bars, which would end a Markdown cell."""
     return text.replace("-\n", "").replace("\n", " ").replace("|", "\\|").strip()
 
 
@@ -317,7 +317,7 @@ def _cells(one: ResultTable, row: Mapping[str, Any]) -> list[str]:
 
 
 def _parts(one: ResultTable, width: int) -> Iterator[Table]:
-    """The table, or several below one another where its columns do not fit side by side."""
+    """Yield the table, or several below one another if its columns do not fit side by side."""
     cells = [_cells(one, row) for row in one.rows]
     natural = [
         max(len(line) for text in (column.heading, *(row[at] for row in cells)) for line in text.split("\n"))

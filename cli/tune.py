@@ -73,7 +73,7 @@ Candidates = Annotated[int, typer.Option(help="The largest number of settings to
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """The models that draw, and how they are sampled but for the temperature."""
+    """Options of the models and their sampling, except the temperature."""
 
     models: Models = None
     guidance: Guidance = None
@@ -84,11 +84,11 @@ class ModelOptions:
     backend: Backend = "cpu"
 
     def open(self, live: LiveOptions) -> "OpenModels":
-        """The folder's models, or the live one; ValueError or OSError says what to do."""
+        """Open the folder's models or the live one; ValueError or OSError with a remedy if that fails."""
         return live.open_models(self.models, self.resolution, self.low, self.backend)
 
     def sampling(self, temperature: float, pipeline: "OpenModels") -> "SamplingParams":
-        """How the target is sampled."""
+        """Return the sampling settings of the target."""
         return read_sampling(temperature, self.guidance, self.top_k, self.top_p, pipeline)
 
 
@@ -157,7 +157,7 @@ def tune(
 
 
 def read_bound(within: float | None, measure: str) -> "QualityBound | None":
-    """The bound of quality that options ask for; ValueError where they make none."""
+    """Return the quality bound of the options, None without `within`; ValueError if they make no bound."""
     from underpaint.algos.registry import suggest
     from underpaint.runtime.protocol.settings_search import MEASURES, QualityBound
 
@@ -168,7 +168,7 @@ def read_bound(within: float | None, measure: str) -> "QualityBound | None":
 
 
 def read_temperatures(text: str) -> tuple[float, ...]:
-    """The temperatures that `--temperatures` names; ValueError unless each preset of a method is asked for once."""
+    """Return the temperatures of `--temperatures`; ValueError for more than one at 0 or more than one above."""
     from underpaint.algos.rows import SamplingParams
 
     heats = read_numbers("--temperatures", text, lambda part: SamplingParams(temperature=float(part)).temperature)
@@ -181,7 +181,7 @@ def read_temperatures(text: str) -> tuple[float, ...]:
 
 
 def read_methods(text: str) -> tuple[str, ...]:
-    """The methods that `--methods` names, without plain AR; all registered ones where it says so."""
+    """Return the methods of `--methods` without plain AR; all registered methods for `ALL`."""
     from underpaint.runtime.evaluation.comparison import BASELINE
     from underpaint.runtime.methods.registry import METHODS, resolve
 
@@ -197,9 +197,9 @@ def read_methods(text: str) -> tuple[str, ...]:
 def checked_tables(
     pipeline: "OpenModels", names: "Sequence[str]", samplings: "Sequence[SamplingParams]"
 ) -> "ModelTables":
-    """The models' tables, with the costs of passes where one of the methods chooses by them.
+    """Return the models' tables, with pass costs if one of the methods chooses by them.
 
-    ValueError where the rule of a method breaks its promise.
+    Raises ValueError if a method's rule breaks its promise.
     """
     from underpaint.runtime.methods.registry import resolve
 
@@ -209,17 +209,17 @@ def checked_tables(
 
 
 def prompts_to_choose(pipeline: "OpenModels", asked: PromptOptions, count: int) -> PromptOptions:
-    """The prompts that are asked for, or else so many of the models' own."""
+    """Return the prompt options: those of a file, or else with `count` of the models' own prompts."""
     return replace(asked, prompts_count=count) if asked.prompts_file is None else asked
 
 
 def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "PresetFile":
-    """Tune every method, and write the preset file after each; what is drawn already is not drawn again.
+    """Tune every method, and write the preset file after each; finished drawings are not drawn again.
 
     Args:
-        tuning: The methods.
-        about: The prompts, for the file.
-        form: Of what is told.
+        tuning: The methods, and how to search their settings.
+        about: Description of the prompts, for the preset file.
+        form: Output format, which decides where notes are printed.
     """
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.drawer import OpenedDrawer
@@ -254,7 +254,7 @@ def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "Pres
 
 
 def found_table(found: "PresetFile", bound: "QualityBound | None") -> ResultTable:
-    """The chosen settings, a row for each method and temperature."""
+    """Return a table of the chosen settings, with one row per method and temperature."""
     rows = []
     for name, method in found.methods.items():
         for one in (method.sampled, method.greedy):

@@ -22,7 +22,7 @@ from underpaint.artifacts.manifest import write_beside
 
 
 def version_of(folder: Path, project: str) -> str:
-    """The short commit of a clone, or the version of an installed package."""
+    """Return the short commit of a clone, or the version of an installed package."""
     package = project.partition("/")[2]
     if not (folder / ".git").exists():
         noted = folder / "COMMIT"
@@ -32,7 +32,7 @@ def version_of(folder: Path, project: str) -> str:
 
 
 def judge(sources: Path, only: list[str], seconds: float) -> None:
-    """Judge what is there, one after another, and write a file for each."""
+    """Judge the available verifiers one after another, and write a file for each."""
     import torch
 
     from benchmarks.certificates.table import VERIFIERS

@@ -11,7 +11,7 @@ from benchmarks.certificates.sources import Unpinned, Verify, load, load_kernels
 
 
 def emitted(tokens: Any, accepted: Any, extra: Any) -> Any:
-    """[B, n + 1] accepted tokens, the extra one, and -1 to the end."""
+    """Return [B, n + 1]: the accepted tokens, the extra token, and -1 to the end."""
     accepted = np.asarray(accepted)
     at = np.arange(tokens.shape[1] + 1)
     padded = np.concatenate([tokens, np.zeros((len(tokens), 1), dtype=np.int64)], axis=1)
@@ -21,14 +21,14 @@ def emitted(tokens: Any, accepted: Any, extra: Any) -> Any:
 
 
 def device_functions() -> Any:
-    """What kernels take from the device's library, which the interpreter has none of."""
+    """Return functions of the device's library that kernels need and the interpreter lacks."""
     import triton.language as tl
 
     return SimpleNamespace(log1p=lambda one: tl.log(1.0 + one))
 
 
 def ascend(folder: Path, block: bool = False, entropy: bool = False) -> Verify:
-    """vllm-ascend's sampler in PyTorch: recovered tokens first, then the tests."""
+    """Adapter of vllm-ascend's PyTorch sampler: it draws the recovered tokens first, and then tests the drafts."""
     place = folder / "vllm_ascend/sample/rejection_sampler.py"
     kinds = ("block_verify_pytorch", "blockwise_pytorch") if block else ("pytorch", "pytorch")
     names = f"rejection_random_sample_{kinds[0]}", f"sample_recovered_tokens_{kinds[1]}"
@@ -39,7 +39,7 @@ def ascend(folder: Path, block: bool = False, entropy: bool = False) -> Verify:
         draft_token_ids: Any, num_draft_tokens: Any, max_spec_len: int, cu_num_draft_tokens: Any, draft_probs: Any,
         target_probs: Any, bonus_token_ids: Any, uniform_probs: Any, exponential_noise: Any,
     ) -> Any:  # fmt: skip
-        if short is not None and max_spec_len < 3:  # its blocks have three drafted tokens or more
+        if short is not None and max_spec_len < 3:  # its blocks need three drafted tokens or more
             return short(
                 draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_probs,
                 bonus_token_ids, uniform_probs, exponential_noise,
@@ -60,7 +60,7 @@ def ascend(folder: Path, block: bool = False, entropy: bool = False) -> Verify:
 
 
 def vllm_v1(folder: Path) -> Verify:
-    """The Triton kernels of vLLM's first model runner, by the interpreter."""
+    """Adapter of the Triton kernels in vLLM's first model runner, run by the interpreter."""
     names = "rejection_random_sample_kernel", "sample_recovered_tokens_kernel"
     kernels = load_kernels(folder / "vllm/v1/sample/rejection_sampler.py", *names)
 
@@ -88,7 +88,7 @@ def vllm_v1(folder: Path) -> Verify:
 
 
 def vllm_v2(folder: Path, block: bool = False) -> Verify:
-    """`rejection_sample` of vLLM's second model runner, by the interpreter; its noise comes from seeds."""
+    """Adapter of `rejection_sample` in vLLM's second model runner, run by the interpreter; its noise is seeded."""
     import triton
     import triton.language as tl
 
@@ -117,7 +117,7 @@ def vllm_v2(folder: Path, block: bool = False) -> Verify:
 
 
 def sglang_chain(folder: Path, block: bool = False) -> Verify:
-    """SGLang's Triton sampler of chains, by the interpreter."""
+    """Adapter of SGLang's Triton sampler of chains, run by the interpreter."""
     kernels = load_module(folder, "sglang.kernels.ops.speculative.reject_sampling")
 
     def kernel(draft_probs: Any, draft_token_ids: Any, uniform_samples: Any, target_probs: Any) -> Any:
@@ -141,7 +141,7 @@ def sglang_chain(folder: Path, block: bool = False) -> Verify:
 
 
 def sglang_dspark(folder: Path, form: str) -> Verify:
-    """SGLang's block-wise rejection for DSpark, in PyTorch or by Triton's interpreter; its noise comes from a key."""
+    """Adapter of SGLang's block-wise rejection for DSpark, in PyTorch or the interpreter; its noise uses a key."""
 
     class Struct:
         def __init_subclass__(cls, **_: Any) -> None:
@@ -172,9 +172,9 @@ def sglang_dspark(folder: Path, form: str) -> Verify:
 
 
 def flashinfer(folder: Path) -> Verify:
-    """FlashInfer's kernel, typed from its CUDA text: `include/flashinfer/sampling.cuh`, ChainSpeculativeSampling.
+    """Adapter of FlashInfer's ChainSpeculativeSampling, rewritten from `include/flashinfer/sampling.cuh` (CUDA).
 
-    A uniform of curand is in (0, 1]: 1 minus the certificate's.
+    A uniform of curand is in (0, 1], so it is 1 minus the certificate's.
     """
     if "u * p < q" not in (folder / "include/flashinfer/sampling.cuh").read_text(encoding="utf-8"):
         raise ValueError(f"{folder}: the kernel's text is another; take the commit that the page names")

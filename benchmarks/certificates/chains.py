@@ -14,7 +14,7 @@ from underpaint.testing import scripted_noise
 
 
 class CycleEnded(Exception):
-    """Raised by a stand-in for a model as a second cycle begins."""
+    """Raised by a stand-in model when a second cycle begins."""
 
 
 def tensors(draft_probs: Any, target_probs: Any) -> tuple[Any, Any]:
@@ -42,7 +42,7 @@ def spec_bench(folder: Path) -> Verify:
 
 
 def gpt_fast(folder: Path) -> Verify:
-    """One step; its race of exponentials becomes the certificate's draw."""
+    """Adapter of one step; the certificate's draw replaces its race of exponentials."""
     step = load(
         folder / "generate.py", "speculative_decode", logits_to_probs=lambda rows: rows,
         multinomial_sample_one_no_sync=lambda row: torch.multinomial(row, 1),
@@ -59,7 +59,7 @@ def gpt_fast(folder: Path) -> Verify:
 
 
 def romsto(folder: Path) -> Verify:
-    """The whole loop, ended as its second cycle begins."""
+    """Adapter of the whole loop, ended when its second cycle begins."""
     generate = load(
         folder / "sampling/speculative_decoding.py", "speculative_generate", "max_fn", GreedyProcessor=object
     )
@@ -102,7 +102,7 @@ def romsto(folder: Path) -> Verify:
 
 
 class Cache:
-    """feifeibear's KVCacheModel, with a table in the place of its model."""
+    """feifeibear's KVCacheModel, with a table instead of its model."""
 
     def __init__(self, model: Any, *_: Any) -> None:
         self.tokens, self.rows, self._prob_history = model.tokens, model.rows, None
@@ -116,7 +116,7 @@ class Cache:
 
 
 def feifeibear(folder: Path, seeded: bool = False) -> Verify:
-    """The loop over two tables. seeded: with `random_seed`; its `sample`, which raises on token 0, is replaced."""
+    """Adapter of the loop over two tables. seeded: pass `random_seed` and replace `sample`, which raises on token 0."""
     place = folder / "sampling/utils.py"
     loop = load(
         folder / "sampling/speculative_sampling.py", "speculative_sampling", max_fn=load(place, "max_fn"),
@@ -138,7 +138,7 @@ def feifeibear(folder: Path, seeded: bool = False) -> Verify:
 
 
 def lucidrains(folder: Path) -> Verify:
-    """The whole loop, ended as its second cycle begins; top-k keeps every token."""
+    """Adapter of the whole loop, ended when its second cycle begins; top-k keeps every token."""
     axes = {
         "b -> b 1 1": lambda one: one[:, None, None], "b n 1 -> b n": lambda one: one[..., 0],
         "b -> b 1": lambda one: one[:, None], "b 1 d -> b d": lambda one: one[:, 0],
@@ -214,7 +214,7 @@ def tensorrt(folder: Path) -> Verify:
 
 
 def sjd(folder: Path, place: str = "scheduler/jacobi_iteration_lumina_mgpt.py", **settings: float) -> Verify:
-    """SJD's sampler, and those made from it. It is given rows after the warpers, as their loops do."""
+    """Adapter of SJD's sampler and of samplers made from it. As in their loops, it gets rows after the warpers."""
     temperature, top_k = settings.get("temperature", 1.0), int(settings.get("top_k", 0))
 
     def warper(_: Any, scores: Any) -> Any:
@@ -232,10 +232,10 @@ def sjd(folder: Path, place: str = "scheduler/jacobi_iteration_lumina_mgpt.py", 
         size, vocab_size = draft.target_probs.shape
         sampler.reject_sampling_draft_token_logits = torch.zeros(1, vocab_size, dtype=torch.float64)
         target, drafted = torch.from_numpy(draft.target_probs)[None], torch.from_numpy(draft.tree.draft_probs)
-        drafted = torch.cat([drafted[:1], drafted[:-1]])[None]  # row i is what draft i was drawn from
+        drafted = torch.cat([drafted[:1], drafted[:-1]])[None]  # draft i was drawn from row i
         advanced = torch.full((1, size), index_of(draft.target_probs[-1], float(uniforms[-1])))
         more = (drafted.log(), target.log()) if "grouped" in settings else ()
-        tests = np.tile(np.repeat(uniforms[:-1], vocab_size), 2)  # one a token; GSD draws them twice
+        tests = np.tile(np.repeat(uniforms[:-1], vocab_size), 2)  # one per token; GSD draws them twice
         with scripted_noise(tests, np.repeat(uniforms[-1:], size)):
             ids, found, _ = sampler(
                 torch.from_numpy(draft.tree.tokens.copy())[None], advanced, drafted, target, *more,
@@ -247,7 +247,7 @@ def sjd(folder: Path, place: str = "scheduler/jacobi_iteration_lumina_mgpt.py", 
 
 
 def scd(folder: Path) -> Verify:
-    """SCD's sampler for Cosmos: it draws a replacement at every position."""
+    """Adapter of SCD's sampler for Cosmos, which draws a replacement at every position."""
     place = folder / "cosmos/cosmos1/models/autoregressive/sjd/speculative_sampler.py"
     sampler = load(place, "CosmosSpeculativeSampler")()
 
@@ -266,7 +266,7 @@ def scd(folder: Path) -> Verify:
 
 
 def hsd(folder: Path) -> Verify:
-    """One draft, capped, as its scripts run it. No step back is possible at the first place, so its noise is spent."""
+    """Adapter of one capped draft, as HSD's scripts run it. The first place cannot step back, so its noise is fixed."""
     decide = load(folder / "transformers/generation/utils.py", "_speculative_sampling")
 
     def verify(draft: Any, uniforms: Any) -> Any:
@@ -287,11 +287,11 @@ def hsd(folder: Path) -> Verify:
 
 
 def sjd_pac(folder: Path) -> Verify:
-    """A tree of one level, so a chain; its padding covers the tokens of the case."""
+    """Adapter of a tree with one level, so a chain; its padding covers the tokens of the case."""
     place = folder / "scheduler/sjd_pac_iteration_lumina_mgpt.py"
     sampler = load(place, "SJDPACSpeculativeSampler")()
     load(place, "setup_speculative_tree_buffers")(sampler, 2, 1, "cpu")
-    sampler.img_start, sampler.tree_width = 0, 1  # one token a position is drawn
+    sampler.img_start, sampler.tree_width = 0, 1  # one token is drawn per position
 
     def verify(draft: Any, uniforms: Any) -> Any:
         size, vocab_size = draft.target_probs.shape
@@ -308,7 +308,7 @@ def sjd_pac(folder: Path) -> Verify:
 
 
 def llama_cpp_python(folder: Path) -> Verify:
-    """`Llama.generate` with a draft model; the first token that it emits is the root."""
+    """Adapter of `Llama.generate` with a draft model; the first token that it emits is the root."""
     generate = load(folder / "llama_cpp/llama.py", "Llama.generate", ctypes=__import__("ctypes"))
 
     def verify(draft: Any, uniforms: Any) -> Any:
@@ -340,7 +340,7 @@ def llama_cpp_python(folder: Path) -> Verify:
 
 
 def mlx_lm(folder: Path) -> Verify:
-    """`speculative_generate_step` over NumPy, which stands in for MLX, with a sampler that draws."""
+    """Adapter of `speculative_generate_step`, with NumPy instead of MLX, and a sampler that draws."""
 
     def silent(*_: Any, **__: Any) -> None:
         return None

@@ -18,7 +18,7 @@ VERDICTS = ("lossless", "lossless but for a boundary", "biased", "relaxed", "fau
 
 
 def pages() -> dict[Path, str]:
-    """The page of certificates and the page of cases: their paths and texts."""
+    """Return the texts of the page of certificates and the page of cases, by path."""
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     groups: dict[str, list[dict[str, Any]]] = {verdict: [] for verdict in VERDICTS}
     for row in rows:
@@ -30,7 +30,7 @@ def pages() -> dict[Path, str]:
 
 
 def pages_of_bugs() -> dict[str, str]:
-    """By verifier the page of its bug, which is named after the first verifier that has it."""
+    """Return the page of each verifier's bug; a page is named after the first verifier that has the bug."""
     page_of = {}
     for path in sorted(PAGES.glob("*.md")):
         if path.name != "cases.md":
@@ -40,7 +40,7 @@ def pages_of_bugs() -> dict[str, str]:
 
 
 def largest(row: dict[str, Any]) -> str:
-    """The largest total variation of any case, the smallest failing one included."""
+    """Return the largest total variation of any case, including the smallest failing one."""
     certificate = row["certificate"]
     seen = [one["finding"]["total_variation"] for one in certificate["findings"] if one["kind"] == "biased"]
     most = max(certificate["largest"], *seen) if seen else certificate["largest"]

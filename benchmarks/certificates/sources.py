@@ -26,11 +26,11 @@ Verify = Callable[..., Any]
 
 
 class PublicVerifier(NamedTuple):
-    """A public verifier.
+    """A public verifier to judge.
 
-    name: of its certificate. project: "owner/name" on GitHub, a folder of the clones; or a package. judged: which part
-    of it, in words. build: (folder of the project) -> a callable for `interface`. relaxed: why it is not meant to be
-    lossless. bits: its precision; None: found. count: cases. margin: for samples.
+    name: the name of its certificate. project: "owner/name" on GitHub, a folder of the clones; or a package. judged:
+    the judged part, in words. build: (folder of the project) -> a callable for `interface`. relaxed: why it is not
+    meant to be lossless. bits: its precision; None to detect it. count: number of cases. margin: for samples.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Unpinned:
 
 
 def load(path: Path, *names: str, **given: Any) -> Any:
-    """Functions and classes of a file, without its imports, decorators, base classes and annotations.
+    """Load functions and classes of a file, without its imports, decorators, base classes and annotations.
 
     Args:
         path: The file.
-        names: What to take out of it; "Class.method" takes that method alone, as a function of `self`.
-        given: What they need besides PyTorch, NumPy, `random` and `math`.
+        names: The functions and classes to load; "Class.method" loads only that method, as a function of `self`.
+        given: Names that they need besides PyTorch, NumPy, `random` and `math`.
 
     Returns:
         The first of `names`; the others are in its globals.
@@ -83,13 +83,13 @@ def load(path: Path, *names: str, **given: Any) -> Any:
     space: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "np": np, "math": math}
     space |= {"softmax": torch.nn.functional.softmax, "random": random, **given}
     kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
-    flags = __future__.annotations.compiler_flag  # what annotations name is not looked up
+    flags = __future__.annotations.compiler_flag  # names in annotations are not looked up
     exec(compile(kept, str(path), "exec", flags), space)
     return space[known[names[0]].name]
 
 
 def load_kernels(path: Path, *names: str) -> Any:
-    """Triton kernels of a file, without its imports, for the interpreter, which reads their source from a file."""
+    """Load Triton kernels of a file, without its imports, from a copy: the interpreter reads their source from it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kept = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in names]
     folder = Path(tempfile.mkdtemp())
@@ -104,9 +104,9 @@ def load_kernels(path: Path, *names: str) -> Any:
 
 
 def load_module(folder: Path, name: str, **stubs: Any) -> Any:
-    """A module of a package that is not installed, without the `__init__` of the packages above it.
+    """Import a module of a package that is not installed, without the `__init__` of its parent packages.
 
-    stubs: attributes of the modules that stand for heavy ones, by their names with "__" for a dot.
+    stubs: attributes of the modules that replace heavy ones, by module name with "__" for a dot.
     """
     for place in (name, *(other.replace("__", ".") for other in stubs)):
         parts = place.split(".")

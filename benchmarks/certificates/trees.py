@@ -13,7 +13,7 @@ from underpaint.testing import scripted_noise
 
 
 def posterior(folder: Path, place: str) -> Verify:
-    """EAGLE's `evaluate_posterior` in the file `place`."""
+    """Adapter of EAGLE's `evaluate_posterior` in the file `place`."""
     verify = load(folder / place, "evaluate_posterior")
 
     def called(logits: Any, candidates: Any, retrieve_indices: Any, logits_processor: Any) -> Any:
@@ -23,7 +23,7 @@ def posterior(folder: Path, place: str) -> Verify:
 
 
 def angelslim(folder: Path) -> Verify:
-    """It draws the extra token itself, which comes back as a distribution of one token."""
+    """Adapter of a verifier that draws the extra token itself; it returns it as a distribution of one token."""
     called = posterior(folder, "angelslim/compressor/speculative/utils/util.py")
 
     def drawn(logits: Any, **arrays: Any) -> Any:
@@ -34,7 +34,7 @@ def angelslim(folder: Path) -> Verify:
 
 
 def nearest(size: int) -> Any:
-    """Each code's neighbours on a line, itself first, as LANTERN's table of nearest latents."""
+    """Return each code's neighbours on a line, itself first, like LANTERN's table of nearest latents."""
     near = [sorted(range(size), key=lambda other, own=own: abs(other - own)) for own in range(size)]
     return SimpleNamespace(nearest_latents=torch.tensor([[*row, row[-1]] for row in near]))
 
@@ -51,7 +51,7 @@ def lantern(folder: Path, k: int, relaxed: bool) -> Verify:
 
 
 def lantern_static(folder: Path, relaxed: bool) -> Verify:
-    """Trees of fixed shape, siblings drawn without replacement."""
+    """Adapter for trees of fixed shape, whose siblings are drawn without replacement."""
     verify = load(folder / "models/ea_model_llamagen.py", "EaModel.evaluate_posterior_v1")
 
     def called(draft: Any, uniforms: Any) -> Any:
@@ -79,7 +79,7 @@ def lantern_static(folder: Path, relaxed: bool) -> Verify:
 
 
 def medusa(folder: Path) -> Verify:
-    """Its candidates are padded with token 0; the next token is drawn from the row of the last accepted one."""
+    """Adapter of Medusa: candidates are padded with token 0, and the last accepted token's row gives the next token."""
     verify = load(folder / "medusa/model/utils.py", "evaluate_posterior")
 
     def called(logits: Any, candidates: Any, retrieve_indices: Any, logits_processor: Any) -> Any:
@@ -92,7 +92,7 @@ def medusa(folder: Path) -> Verify:
 
 
 def sequoia(folder: Path, place: str, owner: str, dtype: Any = torch.float64) -> Verify:
-    """`accept_step` from the root down, then a draw from what it leaves."""
+    """Adapter of `accept_step` from the root down; then a token is drawn from the distribution that it leaves."""
     residual = load(folder / "utils.py", "get_residual")
     step = load(folder / place, f"{owner}.accept_step", get_residual=residual, ChildrenAccept=tuple)
 
@@ -116,13 +116,13 @@ def sequoia(folder: Path, place: str, owner: str, dtype: Any = torch.float64) ->
 
 
 def opt_tree(folder: Path) -> Verify:
-    """It draws a token after every node and keeps the longest path that agrees."""
+    """Adapter of a verifier that draws a token after every node and keeps the longest path that agrees."""
     verify = load(folder / "opt_classic/utils.py", "verify")
 
     def called(draft: Any, uniforms: Any) -> Any:
         tree, size = draft.tree, draft.tree.size
         above = tree.parents[1:].tolist()
-        # Counted without the root, whose children name themselves.
+        # Indices leave out the root; its children name themselves.
         parents = torch.tensor([node if not one else one - 1 for node, one in enumerate(above)])
         nothing = torch.zeros(1, 0, dtype=torch.long), torch.ones(1), torch.ones(1, 1), torch.zeros(1)
         with scripted_noise([], uniforms[:size]):

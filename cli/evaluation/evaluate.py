@@ -1,4 +1,4 @@
-"""`underpaint evaluate`: runs of any size, by many workers, that go on after whatever stopped them."""
+"""`underpaint evaluate`: runs of any size on many workers, which continue after any interruption."""
 
 import shlex
 from pathlib import Path
@@ -132,7 +132,7 @@ def evaluate(
             check_replaceable("a picture", log.picture_path(job))
     draw_run(share.of(wanted), log, workers, len(wanted))
     with bad_input():
-        log = plan.open_log(out, shared=True)  # with what others drew meanwhile
+        log = plan.open_log(out, shared=True)  # includes what other commands drew meanwhile
     missing = sum(job not in log for job in wanted)
     if missing:
         note(f"part {share.index} of {share.count} is drawn; {missing} of {len(wanted)} are missing", form)
@@ -141,7 +141,7 @@ def evaluate(
 
 
 def _spec(name: str, options: RunOptions, threads: int, folders: int, tokenizer: Path | None) -> "ModelSpec":
-    """The model that `FOLDER@PIXELS` names, the shipped one where it is empty; ValueError for other texts."""
+    """Return the model of `FOLDER@PIXELS`, or the shipped one if empty; ValueError for --low with several models."""
     from underpaint.runtime.evaluation.plan import ModelSpec
     from underpaint.zoo.load import FOLDER
 
@@ -195,7 +195,7 @@ def _tell_of_costs() -> None:
 def _workers(
     plan: "RunPlan", on: str, jobs: int | None, address: str | None, batch: int, plugins: tuple[str, ...]
 ) -> "Workers[DrawingKey, DrawnJob]":
-    """The workers asked for."""
+    """Return the workers that the options choose."""
     from underpaint.artifacts.workers import Processes, RayWorkers, ThisProcess
     from underpaint.runtime.engines.context import usable_cores
     from underpaint.runtime.evaluation.drawer import JobDrawer

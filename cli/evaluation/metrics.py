@@ -1,4 +1,4 @@
-"""`underpaint metrics`: the pictures of an evaluation for the scorers of GenEval and DPG-Bench."""
+"""`underpaint metrics`: prepare the pictures of an evaluation for the scorers of GenEval and DPG-Bench."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ def _by_method(log: "DrawingLog") -> "dict[tuple[int, str], list[StoredPicture]]
 
 
 def _check_drawn(folder: Path, source: "PromptSource") -> None:
-    """ValueError where the figures of a finished evaluation say that it drew another file of prompts."""
+    """Raise ValueError if the results of a finished evaluation name another file of prompts."""
     from underpaint.artifacts.results import read_results
 
     path = folder / "evaluate.json"
@@ -106,9 +106,9 @@ def _check_drawn(folder: Path, source: "PromptSource") -> None:
 def _prompts_of(
     model: "PlannedModel", pictures: "list[StoredPicture]", path: Path, listed: "Sequence[FilePrompt]"
 ) -> "list[BenchmarkPrompt]":
-    """The benchmark's prompts, in its order, with their pictures by seed; ValueError where others were drawn.
+    """Return the benchmark's prompts in its order, with their pictures by seed; ValueError if none was drawn.
 
-    path: of the file that lists them, for messages.
+    path: the file that lists them, for messages.
     """
     from underpaint.runtime.evaluation.scorers import BenchmarkPrompt
 

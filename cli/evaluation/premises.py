@@ -1,4 +1,4 @@
-"""`underpaint premises`: the figures that the papers argue from, of any model."""
+"""`underpaint premises`: measure the figures that the papers argue from, on any model."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -46,11 +46,11 @@ _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
 _MOST_IMAGES: Final = 500
 _PASSES: Final = (8, 16)
-"""Nodes of the passes that the table names."""
+"""Sizes, in nodes, of the passes in the table."""
 _PUBLISHED: Final = {
     "overlap 1": "about 0.04 of drafted tokens accepted (LlamaGen, arXiv 2410.03355)",
 }
-"""What papers say of LlamaGen, by row."""
+"""Figures that papers published of LlamaGen, by row."""
 
 
 @grouped
@@ -144,7 +144,7 @@ def premises(
 
 
 def _check_sizes(pipeline: "OpenModels", images: int, depths: int) -> None:
-    """ValueError, with the largest that would do, where so many images or depths cannot be held."""
+    """Raise ValueError, with the largest possible number, for more images or depths than can be recorded."""
     from underpaint.algos.memory import check_memory
 
     cells, codes = pipeline.grid.cells, pipeline.tables.vocab_size
@@ -157,14 +157,14 @@ def _check_sizes(pipeline: "OpenModels", images: int, depths: int) -> None:
 
 
 def _passes(curve: "CostCurveFile | None") -> list[tuple[int, float]]:
-    """(nodes, times a plain pass) of target passes inside decoding cycles, by measured size."""
+    """Return (nodes, time in plain passes) of target passes inside decoding cycles, by measured size."""
     if curve is None or curve.in_cycle is None:
         return []
     return [(size, ms / curve.in_cycle.plain.target_ms) for size, ms in curve.in_cycle.target_ms]
 
 
 def _knee(curve: "CostCurveFile | None") -> "Knee | None":
-    """Of the target passes inside decoding cycles, in ms and nodes; None where those were not measured."""
+    """Return the knee of target passes inside decoding cycles, in ms and nodes; None if they were not measured."""
     from underpaint.artifacts.knee import find_knee
 
     return None if curve is None or curve.in_cycle is None else find_knee(curve.in_cycle.target_ms)

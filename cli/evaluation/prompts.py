@@ -1,4 +1,4 @@
-"""Options that say which prompts are drawn: typed ones, a file's, or chosen ones."""
+"""Options that choose the prompts to draw: typed ones, a file's, or built-in ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
-    """Which prompts are drawn."""
+    """Options that choose the prompts to draw."""
 
     prompts_file: Annotated[
         Path | None,
@@ -57,9 +57,9 @@ class PromptOptions:
     ] = False
 
     def file(self) -> "PromptFile | None":
-        """The file asked for, read to its end; ValueError where an option asks for one and none can be read.
+        """Read the prompt file to its end, or return None; ValueError if an option needs a file and none can be read.
 
-        Call it once: a pipe gives its content once.
+        Call this once, because a pipe gives its content only once.
         """
         from underpaint.runtime.evaluation.file_conditions import PromptFile
         from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS
@@ -83,9 +83,9 @@ class PromptOptions:
 def choose(
     pipeline: "OpenModels", texts: Sequence[str], asked: PromptOptions, file: "PromptFile | None" = None
 ) -> "ChosenPrompts":
-    """What was typed, a file's prompts, or chosen ones; says on standard error what is left out of a file.
+    """Return typed prompts, a file's, or built-in ones; print on standard error how many of a file are left out.
 
-    file: the one that `asked` names, where it is read already, as for several models.
+    file: the file that `asked` names, if it was read already, as for several models.
     """
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.evaluation.file_conditions import ChosenPrompts, read_file_conditions

@@ -1,4 +1,4 @@
-"""`underpaint simulate`: what a method would gain, before anyone builds it."""
+"""`underpaint simulate`: predict the gain of a method before it is built."""
 
 import shlex
 import sys
@@ -229,7 +229,7 @@ def sweep(
         results = Results(out, plan)
     with (
         on_interrupt(lambda: continues(f"{len(results.lines)} of {len(planned)} are done", results.path)),
-        bad_input(SizeMissing, RunLogInUse),  # a tree larger than the first image's
+        bad_input(SizeMissing, RunLogInUse),  # SizeMissing: a tree larger than the first image's
         progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance,
     ):
         run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))
@@ -273,7 +273,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Any, ...]]:
-    """Values as the settings' types are declared; what no name knows stays text, for the plan to refuse."""
+    """Read values by the types of the settings. Values of unknown settings stay text, and the plan refuses them."""
     from underpaint.runtime.methods.settings import read_setting, settings_of
     from underpaint.sim.sweep.plan import settings_known, settings_made_by
 
@@ -294,6 +294,6 @@ def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str
             continue
         name, make = makers[0]
         kinds = settings_of(cast("type[Any]", make))
-        # Between values stand commas, so between the widths of a static tree stand colons: 4:8:8.
+        # Commas separate values, so colons separate the widths of a static tree: 4:8:8.
         varied[key] = tuple(read_setting(f"{part} '{name}'", setting, one.replace(":", ","), kinds) for one in texts)
     return varied

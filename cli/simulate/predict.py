@@ -1,4 +1,4 @@
-"""`underpaint simulate predict`."""
+"""`underpaint simulate predict`: predict what a comparison measured."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,7 +78,7 @@ def predict(
 
 
 def print_table(predictions: "Sequence[Predicted]", title: str, form: Format = Format.table) -> None:
-    """Print predictions beside measurements, and how many are near enough."""
+    """Print predictions next to measurements, and how many are close enough."""
     from underpaint.sim.replay.predict import SPEEDUP_TOLERANCE, TOKENS_TOLERANCE
 
     columns = (

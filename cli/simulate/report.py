@@ -1,4 +1,4 @@
-"""The report of a sweep: one HTML page that needs nothing beside it."""
+"""The report of a sweep, as one self-contained HTML page."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from underpaint.sim.sweep.plan import TRACE, SweepPlan
 
 
 class Plot(NamedTuple):
-    """A figure of the page."""
+    """A figure of the page, as SVG."""
 
     title: str
     note: str
@@ -25,7 +25,7 @@ class Plot(NamedTuple):
 
 
 def plots(lines: Sequence[Line], plan: SweepPlan) -> list[Plot]:
-    """The figures that these results allow, on the sweep's first machine."""
+    """Draw the figures that these results allow, on the sweep's first machine."""
     machine = plan.machines[0]
     shown = [_plot(spec, partial(spec.draw, lines, machine)) for spec in FIGURES.values() if spec.of == "results"]
     traces = [load(Path(name)) for name in plan.models[:1] if name.endswith(TRACE)]
@@ -46,7 +46,7 @@ def _svg(draw: Callable[[], Figure]) -> str:
 
 
 def page(lines: Sequence[Line], plan: SweepPlan, command: str) -> str:
-    """The page. Rows stand by speed-up on the first machine, the fastest first; a click on a heading sorts."""
+    """Return the HTML page. Rows start with the fastest on the first machine; a click on a heading sorts them."""
     ordered = sorted(lines, key=lambda line: -line["speedup"][plan.machines[0]][0])
     return PAGES.get_template("sweep.html").render(
         lines=ordered,
@@ -70,7 +70,7 @@ def page(lines: Sequence[Line], plan: SweepPlan, command: str) -> str:
 
 
 def winners(lines: Sequence[Line], plan: SweepPlan) -> list[dict[str, Any]]:
-    """The fastest by any rule and the fastest lossless one, of every model and machine; speedup: (mean, low, high)."""
+    """Return the fastest and the fastest lossless line per model and machine, with speedup as (mean, low, high)."""
     rows = []
     for model in dict.fromkeys(line["model"] for line in lines):
         for machine in plan.machines:

@@ -1,4 +1,4 @@
-"""`underpaint trace`: what target and drafter think of every cell, recorded for the simulator."""
+"""`underpaint trace`: record the distributions of target and drafter at every cell, for the simulator."""
 
 import dataclasses
 import shlex
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from underpaint.sim.replay.trace import Trace
 
 APART = 64
-"""Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
+"""Number of built-in prompts that a trace skips by default, because `underpaint compare` starts from them."""
 
 
 _IMAGES: Final = 16
 _MOST_IMAGES: Final = 500
 _NO_LIVE = LiveOptions()
 _KEEP: Final = 256
-"""Likeliest tokens kept where nothing is asked for."""
+"""Default number of likeliest tokens to keep."""
 
 
 @grouped
@@ -183,7 +183,7 @@ def trace(
             (name, resolve(name, sampling.temperature, None, own[name], each)) for each in presets for name in names
         ]
         if pipeline.loaded_drafter is None:
-            pipeline.drafter(sampling)  # says what to do
+            pipeline.drafter(sampling)  # raises an error with a remedy
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
         chosen = not prompts and prompts_file is None and live.live is None
         conditions = choose(
@@ -223,7 +223,7 @@ def trace(
 
 
 def _finish(recorded: "Trace", out: Path) -> None:
-    """Write the trace and say what is in it."""
+    """Write the trace, and print a summary."""
     from underpaint.sim.replay.trace import save
 
     save(recorded, out)
@@ -249,7 +249,7 @@ def _finish(recorded: "Trace", out: Path) -> None:
 
 
 def _write_acceptance(source: Path | None, out: Path, length: int, seed: int) -> None:
-    """Write the acceptance counts of a trace or a log, and print them by position."""
+    """Write the acceptance counts of a trace or a log, and print the kept share by position."""
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.sim.replay.acceptance_log import CANNOT, acceptance_of, aiperf_lines, read_acceptance
@@ -280,7 +280,7 @@ def _own_files(path: Path) -> list[Path]:
 
 
 def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int) -> None:
-    """ValueError, with the largest that would do, where a trace of these sizes is none of the model's, or too large."""
+    """Raise ValueError, with the largest possible value, if a trace's sizes exceed the model's or the memory."""
     from underpaint.algos.memory import check_memory
 
     cells, codes = pipeline.grid.cells, pipeline.tables.vocab_size
@@ -288,6 +288,6 @@ def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int
         raise ValueError(f"--depths: expected at most {cells - 1}, the number of cells after the first, got {depths}")
     if keep > codes:
         raise ValueError(f"--keep: expected at most {codes}, the codes of this model, got {keep}")
-    # Of an image in work: distributions of target and drafts in float64; of a recorded one: tokens and masses kept.
+    # The current image needs distributions of target and drafts in float64; a recorded one, kept tokens and masses.
     check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
     check_memory("the recorded images", "--prompts-count", images, 2 * 16 * cells * (depths + 1) * keep)

@@ -1,4 +1,4 @@
-"""What `underpaint trace` records of methods: rows drafted by smaller models, and pictures that no replay can draw."""
+"""Records of methods in `underpaint trace`: rows drafted by smaller models, and pictures that a replay cannot draw."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -19,7 +19,7 @@ Recorder = TypeVar("Recorder", RowRecorder, DrawnRecorder)
 
 
 class MethodRecorders:
-    """What records the methods of a trace, picture by picture."""
+    """Records the methods of a trace, picture by picture."""
 
     def __init__(
         self,
@@ -32,20 +32,20 @@ class MethodRecorders:
         seed: int,
         condition: Condition,
     ) -> None:
-        """Find what each method needs recorded, and open it once.
+        """Find what must be recorded for each method, and open each method once.
 
         Args:
             pipeline: The models.
-            tables: Theirs, with the costs of passes where a method chooses by them.
-            sampling: As asked for.
+            tables: The models' tables, with pass costs if a method chooses by them.
+            sampling: The sampling settings of the trace.
             configs: The methods by name; one may come at several presets.
-            required: How many of the first have to fit; others are of another preset, whose models may be missing.
+            required: How many of the first methods must fit. Those of another preset may lack their models.
             keep: See `RowRecorder`.
-            seed: Of the noise.
-            condition: One of the pictures'.
+            seed: Seed of the noise.
+            condition: The condition of one picture, to open the methods with.
 
         Raises:
-            ValueError: One of the required methods does not fit the models.
+            ValueError: A required method does not fit the models.
         """
         self._pipeline, self._sampling, self._seed = pipeline, sampling, seed
         self._plain = build_method(PLAIN, resolve(PLAIN, sampling.temperature), tables)
@@ -69,7 +69,7 @@ class MethodRecorders:
         return fitting
 
     def add(self, condition: Condition, image: IntArray) -> None:
-        """Record a picture: the rows drafted along `image` [C] of plain autoregression, and drawings of its prompt."""
+        """Record a picture: the rows drafted along the tokens `image` [C] of plain AR, and drawings of its prompt."""
         for method, rows in self._rows:
             session = method.open(self._pipeline, condition, self._sampling)
             assert isinstance(session, MuloSession)
@@ -85,14 +85,14 @@ class MethodRecorders:
         return draw_counted(session, method.name, condition, self._seed)
 
     def traces(self) -> tuple[list[RowTrace], list[DrawnTrace]]:
-        """What was recorded."""
+        """Return the recorded rows and drawings."""
         return [rows.trace() for _, rows in self._rows], [drawings.trace() for _, drawings in self._drawn]
 
 
 def _drafted_low(
     configs: Sequence[tuple[str, MethodConfig]], tables: ModelTables, keep: int
 ) -> list[tuple[DecodingMethod, RowRecorder]]:
-    """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
+    """Return the first method of each way to draft rows at low resolution, with its recorder."""
     ways: dict[tuple[object, ...], tuple[DecodingMethod, RowRecorder]] = {}
     for name, config in configs:
         method = build_method(name, config, tables)
@@ -105,7 +105,7 @@ def _drafted_low(
 def _not_replayed(
     configs: Sequence[tuple[str, MethodConfig]], tables: ModelTables
 ) -> list[tuple[DecodingMethod, DrawnRecorder]]:
-    """The methods that no replay can draw, each setting once, and what records their pictures."""
+    """Return the methods that a replay cannot draw, once per setting, with their recorders."""
     once: dict[str, tuple[DecodingMethod, DrawnRecorder]] = {}
     for name, config in configs:
         if not_replayed(config.to_dict()):

@@ -1,4 +1,4 @@
-"""Jacobi methods of `underpaint simulate sweep`: by name, at the settings that are to be tried."""
+"""Jacobi methods of `underpaint simulate sweep`, by name and at the settings to try."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from underpaint.sim.synthetic.windows import WindowRecipe
 
 PART: Final = "window"
-"""What stands before the settings of windows in --vary."""
+"""The prefix of window settings in --vary."""
 TEMPERATURE: Final = "temperature"
 
 
 def windows_apart(vary: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The texts of --vary that are about windows, and the others."""
+    """Split the texts of --vary into those about windows and the others."""
     own = [text for text in vary if text.startswith(f"{PART}.")]
     return own, [text for text in vary if text not in own]
 
 
 def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowRecipe, ...]:
-    """Each method, tuned but for what varies, at every combination of the values of those settings that it has.
+    """Return each method with its tuned settings, at every combination of the varied settings that it has.
 
-    vary: `window.name=value,value`; `window.temperature=0,1` besides what a method has. Raises ValueError on a method
-    of another family, a setting that none has, and values that are unreadable or given twice.
+    vary: `window.name=value,value`; also `window.temperature=0,1` for every method. Raises ValueError on a method
+    of another family, a setting that no method has, and values that are unreadable or given twice.
     """
     from underpaint.runtime.methods.registry import resolve
     from underpaint.sim.synthetic.windows import WindowRecipe
@@ -51,7 +51,7 @@ def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowR
 
 
 def _axes(vary: Sequence[str]) -> tuple[dict[str, list[str]], list[float]]:
-    """The values of each setting, and the temperatures."""
+    """Return the values of each setting, and the temperatures."""
     axes: dict[str, list[str]] = {}
     for text in vary:
         key, equals, values = text.partition("=")
@@ -66,7 +66,7 @@ def _axes(vary: Sequence[str]) -> tuple[dict[str, list[str]], list[float]]:
 
 
 def _spelled(recipe: WindowRecipe, name: str) -> str | None:
-    """A setting as the method knows it, the window's own before the rule's of the same name; None where it has none."""
+    """Return a setting's full name in the method, preferring the window's to the rule's; None if it has none."""
     part, dot, bare = name.partition(".")
     if dot:
         owner = {PART: recipe.settings, "rule": recipe.rule_settings}.get(part, "{}")

@@ -74,7 +74,7 @@ def judge(
 
 
 class Way(StrEnum):
-    """Whether a token sampler makes codes of the larger pictures from those of the smaller, or the reverse."""
+    """Whether a token sampler turns codes of smaller pictures into those of larger ones, or the reverse."""
 
     up = "up"
     down = "down"
@@ -116,7 +116,7 @@ def sampler(
         high = pair.grids(vq.stride).high
         if losses is not Losses.ce and init_from is None:
             init_from = folder.parent / f"sampler_{direction}_ce{ends}" / "checkpoint.pt"
-        # A high block for each cell along a low one's side: its edges can still meet the next one's.
+        # One high block per high cell along a low cell's side, so that edges can still reach the next low cell.
         config = SamplerConfig(direction.value, vq.codebook_size, ratio=ratio, high_blocks=ratio)
         read_sampler_start(init_from, config, scenes.tokenizer_from)
         outcome = train_sampler(

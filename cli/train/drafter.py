@@ -1,4 +1,4 @@
-"""`underpaint train drafter`: a drafter for a live target, on pictures that the target draws."""
+"""`underpaint train drafter`: train a drafter for a live or exported target, on pictures that the target draws."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from underpaint.training.drafter_costs import DrafterCosts
 
 _HELD_OUT = 64
-"""Pictures that are kept for validation; of few pictures an eighth."""
+"""Number of pictures held out for validation; an eighth if there are few."""
 
 
 class Eagle(StrEnum):
-    """Which drafter; EAGLE-2 drafts trees with the network of EAGLE-1."""
+    """The EAGLE version of the drafter. EAGLE-2 drafts trees with the network of EAGLE-1."""
 
     one = "1"
     two = "2"
@@ -30,7 +30,7 @@ class Eagle(StrEnum):
 
 
 class Loss(StrEnum):
-    """What the drafter's distributions are trained by."""
+    """The training loss of the drafter's distributions."""
 
     distillation = "distillation"
     lk_alpha = "lk-alpha"
@@ -38,7 +38,7 @@ class Loss(StrEnum):
 
 
 class DrafterLayout(StrEnum):
-    """Libraries that keep drafters in a layout of theirs."""
+    """Libraries with their own layout of drafters."""
 
     specforge = "specforge"
     speculators = "speculators"
@@ -158,7 +158,7 @@ def drafter(
 
 
 def _told(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:
-    """What the run takes, in words."""
+    """Describe the memory and time that the run takes."""
     from underpaint.training.drafter_costs import measured_speed
 
     speed = measured_speed(next(live.body.parameters()))

@@ -1,4 +1,4 @@
-"""What the recipes of samplers read before they start: pictures at two resolutions, as codes."""
+"""Inputs of the sampler recipes: pictures at two resolutions, as codes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ from underpaint.training.tokens import encode_pictures
 
 
 def encoded_pairs(scenes: Scenes, pair: Pair, device: str) -> PairedScenes:
-    """Training and validation codes at both resolutions, their tokenizer, the pictures, and the two grids."""
+    """Return training and validation codes at both resolutions, with the tokenizer, the pictures and both grids."""
     pair.check()
     sides = pair.low, pair.high
     grids = pair.grids(vq_config(scenes.tokenizer_from).stride)
@@ -50,7 +50,7 @@ def _tell(scenes: Scenes, sizes: str) -> None:
 
 @contextmanager
 def _encoding(side: int) -> Iterator[Callable[[int, int], None]]:
-    """Progress of encoding; nothing is shown where the codes are there."""
+    """Show the progress of encoding; nothing is shown if the codes exist already."""
     with ExitStack() as opened:
         shown: list[Advance] = []
 

@@ -1,5 +1,5 @@
-"""Options that the recipes of `underpaint train` share, and how a run starts and ends. Reading them needs no PyTorch:
-what does is imported once a command runs.
+"""Options shared by the recipes of `underpaint train`, and the start and end of a run. Reading them needs no PyTorch:
+modules that need it are imported once a command runs.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ TOKENIZER: Final = Path("runs/tokenizer/checkpoint.pt")
 
 
 class Pixels(IntEnum):
-    """Sides of a picture that the embedded models know."""
+    """Sides of a picture, in pixels, that the embedded models support."""
 
     small = 64
     large = 128
@@ -52,7 +52,7 @@ Resolution = Annotated[Pixels, typer.Option(help="Side of the pictures in pixels
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Options of what lies between two resolutions."""
+    """Options of recipes between two resolutions."""
 
     low: Annotated[int, typer.Option("--from", help="The smaller side in pixels.", min=1)] = Pixels.small.value
     high: Annotated[int, typer.Option("--to", help="The larger side in pixels.", min=1)] = Pixels.large.value
@@ -62,7 +62,7 @@ class Pair:
     ] = None
 
     def check(self) -> None:
-        """ValueError unless the first side is the smaller, divides the other, and there are pictures of both."""
+        """Raise ValueError unless the first side is smaller and divides the second, and pictures of both exist."""
         told = f"--from {self.low} --to {self.high}"
         if self.low >= self.high:
             raise ValueError(f"{told}: expected the smaller side first")
@@ -73,7 +73,7 @@ class Pair:
             raise ValueError(f"{told}: scenes are rendered at {sides} px; give --pictures FOLDER for other sides")
 
     def grids(self, stride: int) -> ResolutionMap:
-        """Both as cells of a tokenizer of `stride` pixels a code; ValueError where that divides neither."""
+        """Return both grids of a tokenizer with `stride` pixels per code; ValueError if `low` is no multiple."""
         if self.low % stride:
             raise ValueError(f"--from {self.low}: expected a multiple of {stride}, this tokenizer's pixels a code")
         low, high = self.low // stride, self.high // stride
@@ -81,7 +81,7 @@ class Pair:
 
 
 class Common(TypedDict):
-    """What every recipe is given by name."""
+    """Arguments that every recipe takes by name."""
 
     loop: "LoopSettings"
     seed: int
@@ -90,7 +90,7 @@ class Common(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Options of one training: where it lies, how long it goes on, and on what."""
+    """Options of one training run: its folder, its length and its device."""
 
     out: Out = None
     steps: Steps = None
@@ -101,7 +101,7 @@ class Run:
 
     @contextmanager
     def started(self, default: str) -> Iterator[Path]:
-        """The folder to train in. Bad input on the way is one message and exit code 2: recipes check as they start."""
+        """Yield the folder to train in. Bad input inside becomes a message and exit code 2: recipes check at start."""
         from underpaint.training.precision import describe_products
         from underpaint.training.shown import shown
 
@@ -114,21 +114,21 @@ class Run:
             yield folder
 
     def common(self, loop: "LoopSettings") -> Common:
-        """The options as recipes take them; `loop` is the recipe's own, which they may shorten."""
+        """Return the options as recipes take them; `loop` is the recipe's own, whose length they may change."""
         own = replace(loop, steps=self.steps or loop.steps, minutes=self.minutes)
         return Common(loop=own, seed=self.seed, device=self.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenes:
-    """Options of scenes as a tokenizer's codes, encoded on first use: `underpaint.cli.train.encoded`."""
+    """Options of scenes as tokenizer codes, which are encoded on first use: `underpaint.cli.train.encoded`."""
 
     tokenizer_from: TokenizerFrom = TOKENIZER
     tokens: Tokens = Path("runs/tokens")
 
 
 def prepare(device: str, threads: int | None) -> None:
-    """Take `threads` of the CPU; ValueError on a device that is not there."""
+    """Set the number of CPU threads, if given; ValueError if the device is not available."""
     import torch
 
     if device not in ("cpu", "cuda"):
@@ -140,7 +140,7 @@ def prepare(device: str, threads: int | None) -> None:
 
 
 def report(outcome: "TrainingResult", folder: Path) -> None:
-    """Say how a run ended; exit code 130 where it is to be continued."""
+    """Print how a run ended; exit with code 130 if it can be continued."""
     state = "finished" if outcome.finished else "stopped; run again to continue"
     figures = ", ".join(f"{name} {value:.4g}" for name, value in outcome.validation.items())
     typer.echo(f"{folder}: {outcome.step} steps, {state}" + (f"; {figures}" if figures else ""))

@@ -1,4 +1,4 @@
-"""Progress of work that has stages of its own: the art of the scenes, an export of several models."""
+"""Progress of work with several stages, such as making the art of the scenes or exporting several models."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,9 +8,9 @@ from underpaint.cli.terminal import Advance, progress
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int, str], None]]:
-    """Progress of work that tells by itself what it does, how far it is, of how much, in which unit: a bar a stage.
+    """Yield a callback `(stage, done, total, unit)` that shows one progress bar per stage.
 
-    A bar ends with its stage, so that what follows may show a bar of its own.
+    A bar ends with its stage, so that later work may show a bar of its own.
     """
     with ExitStack() as opened:
         shown: dict[str, Advance] = {}

@@ -1,4 +1,4 @@
-"""`underpaint train world`: the models of textured scenes."""
+"""`underpaint train world`: train the models of textured scenes."""
 
 import os
 from dataclasses import asdict
@@ -73,7 +73,7 @@ def world(
 
 
 def _require_compiler() -> None:
-    """ValueError where torch.compile would find no compiler of C++."""
+    """Raise ValueError if torch.compile would not find a C++ compiler."""
     name = os.environ.get("CXX", "g++")
     if which(name) is None:
         raise ValueError(f"--compile: expected a compiler of C++, found no {name}; install one, or leave out --compile")
