@@ -4,6 +4,7 @@ import errno
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,7 +113,9 @@ def needed(what: str, *extras: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == _OURS:
             raise
-        typer.echo(f"error: {what} needs {error.name}; install it with: {install_hint(*extras)}", err=True)
+        # ONNX Runtime's wheel for the CPU would overwrite the one for the GPU.
+        missing = [extra for extra in extras if extra != "cpu" or find_spec("onnxruntime") is None]
+        typer.echo(f"error: {what} needs {error.name}; install it with: {install_hint(*missing)}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
