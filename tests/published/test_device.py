@@ -84,14 +84,14 @@ def test_after_a_trial_the_faster_of_drafting_and_plain_decoding_draws_the_host_
     asked = ["generate", *"12345", *shared, *tree, *ON_DEVICE, "--draft-if-faster"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
-    told = re.search(r"([\d.]+) s per picture by eagle2, ([\d.]+) s by plain autoregression: .* by (\w+)", result.output)
+    told = re.search(
+        r"([\d.]+) s per picture by eagle2, ([\d.]+) s by plain autoregression: .* by (\w+)", result.output
+    )
     assert told is not None
     assert told[3] == ("ar" if float(told[2]) < float(told[1]) else "eagle2")
     drawn = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
     assert [one["method"] for one in drawn] == ["eagle2", "eagle2", "ar", "ar", told[3]]
-    host = CliRunner().invoke(
-        app, ["generate", *"12345", *shared[:-1], str(tmp_path / "host"), "--method", "ar"]
-    )
+    host = CliRunner().invoke(app, ["generate", *"12345", *shared[:-1], str(tmp_path / "host"), "--method", "ar"])
     assert host.exit_code == 0, host.output
     plain = [json.loads(path.read_text())["tokens"] for path in sorted((tmp_path / "host").glob("*.json"))]
     assert [one["tokens"] for one in drawn] == plain

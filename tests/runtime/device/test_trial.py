@@ -69,8 +69,7 @@ def drawn(drawer: Any, plain: Any) -> tuple[list[str | None], list[tuple[float, 
         by[place] = outcome.method if isinstance(outcome, Drawing) else None
         assert not isinstance(outcome, Drawing) or outcome.seed == place
         if drawer.cuda:
-            (program,) = drawer.alive
-            drawer.primed.append(program.primed)
+            drawer.primed += [program.primed for program in drawer.alive]
     return [by[place] for place in range(len(TASKS))], told
 
 

@@ -226,9 +226,9 @@ def test_trees_drawn_with_replacement_take_the_host_as_long_as_other_sampled_one
     old = dataclasses.replace(old, tree_ms={"sampled": TreeCallCosts(50.0, ((1, 60.0),))})
     new = dataclasses.replace(old, host_ms={**old.host_ms, "iid": HostCosts(7.0, 0.0, 0.0, 0.0)})
     of_others, own = image_ms(old, runs({}), "iid", False), image_ms(new, runs({}), "iid", False)
-    assert of_others == pytest.approx(
-        image_ms(dataclasses.replace(old, tree_ms={}), runs({}), "sampled", False)
-    ), "no call drafts such trees, so they grow level by level"
+    assert of_others == pytest.approx(image_ms(dataclasses.replace(old, tree_ms={}), runs({}), "sampled", False)), (
+        "no call drafts such trees, so they grow level by level"
+    )
     assert own != of_others
 
 
