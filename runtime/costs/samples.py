@@ -19,8 +19,6 @@ ENOUGH: Final = 200
 """Smallest number of samples for which a mean is used instead of the median."""
 BANDWIDTH: Final = 0.35
 """Standard deviation of the Gaussian kernel over the logarithm of sizes."""
-SLOWEST: Final = 95
-"""Percentile of a size's samples above which they are left out."""
 CHOOSING: Final = ("cost_aware", "cost_aware_chain")
 """Families whose policies choose by costs. Their cycles are not known beforehand, so few samples of a kind suffice."""
 HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
@@ -107,11 +105,12 @@ def at_mean_speed(bursts: Sequence[CycleSamples], plain_ms: float | None = None)
 
 
 def typical(samples: Sequence[float]) -> float:
-    """The mean without the slowest samples; the median of few samples, where one disturbance would move the mean."""
-    times = np.array(samples)
-    if times.size < ENOUGH:
-        return float(np.median(times))
-    return float(times[times <= np.percentile(times, SLOWEST)].mean())
+    """The mean; the median of few samples, where one disturbance would move the mean.
+
+    Disturbances count, as they do in a picture's time: without the slowest 5 % of samples a plain step took 3 % less
+    than in drawings of the same hour, but a pass over many nodes only 1 %.
+    """
+    return float(np.median(samples) if len(samples) < ENOUGH else np.mean(samples))
 
 
 def nonnegative_fit(parts: FloatArray, samples: Sequence[Sequence[float]]) -> FloatArray:
