@@ -108,7 +108,9 @@ def run_loop(
     chains: bool = False,
 ) -> Runs:
     """Decode `images` images from number `first_image` on with the decoding loop, and trees of up to `max_nodes` nodes.
-    chains: whether the drafter drafts a chain of its likeliest tokens in one call."""
+
+    chains: whether the drafter drafts a chain of its likeliest tokens in one call.
+    """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     runs = Runs.zeros(model.grid.cells, images, MOST_NODES)
@@ -175,7 +177,9 @@ def run_lockstep(
     model: TableModel, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
 ) -> Lockstep:
     """Decode images in lockstep, with the same distributions as `run_loop` but other noise. chains: see `run_loop`.
-    Raises ValueError if the scheme has no vectorised form (see `Scheme.vectorised`)."""
+
+    Raises ValueError if the scheme has no vectorised form (see `Scheme.vectorised`).
+    """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
     if scheme.batched_policy is None or scheme.batched_rule is None:

@@ -121,7 +121,9 @@ class TableBatch:
 
     def rows_after(self, active: IntArray, level: int | IntArray, tokens: IntArray) -> IntArray:
         """Table rows of the cells `level` (or [A] levels) past the first undecided one, after `tokens` [A] or [A, F].
-        They equal those of `TableModel.rows`; the cells above must be decided."""
+
+        They equal those of `TableModel.rows`; the cells above must be decided.
+        """
         at = active * self._pitch + self.cell.take(active) + level
         base = self._starts.take(at) + self.model.classes.take(self._held.take(at))
         half = self._half.take(at)

@@ -248,7 +248,8 @@ def _finding(
 
 def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
     """Raise ValueError if a verifier's first call raises an error or returns no valid decision. Then the function is no
-    verifier, or needs another interface. Errors of later calls are findings instead."""
+    verifier, or needs another interface. Errors of later calls are findings instead.
+    """
     case = fixed_cases(drawn, chain)[0]
     draft = case.drafts[0].draft
     noise = np.full((1, 1), 1.0) if verifier.noise == "seeds" else np.full((1, draft.tree.size + 1), 0.5)
@@ -272,7 +273,8 @@ def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
 
 def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int = 1) -> Likeness | None:
     """Find the known slips whose decisions have the measured distributions, or the nearest ones. failing: the smallest
-    case comes last. It is compared with every slip, the others only with the slips near it."""
+    case comes last. It is compared with every slip, the others only with the slips near it.
+    """
     case, found = failing[-1]
     tolerance = 0.02 if any(found.how == "samples" for _, found in failing) else EXACT[24]
     if cycles > 1 or (found.decisions and not isinstance(next(iter(found.decisions[0])), Verdict)):

@@ -26,7 +26,8 @@ STARTUP_SECONDS = 120.0
 
 class IsolatedVerifier(Verifier):
     """The verifier that a spec names, in a child process that is restarted after a crash or a hang. After `timeout`
-    seconds without an answer, it counts as hung. Raises ValueError if the spec names no verifier."""
+    seconds without an answer, it counts as hung. Raises ValueError if the spec names no verifier.
+    """
 
     def __init__(self, spec: Spec, timeout: float = 10.0) -> None:
         self.spec, self.timeout = spec, timeout

@@ -21,7 +21,8 @@ MOST_NODES = {2: 3, 3: 3, 4: 2}
 
 def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool, cycles: int = 1) -> VerifierCase:
     """Build a case from integers: pick(low, high) returns one in low..high, and small ones give small cases. Several
-    cycles multiply the possible outcomes, so they get few tokens and at most one drafted node or two siblings."""
+    cycles multiply the possible outcomes, so they get few tokens and at most one drafted node or two siblings.
+    """
     size = pick(2, 4 if cycles == 1 else 3 if cycles == 2 else 2)
     nodes = pick(1, MOST_NODES[size] if cycles == 1 else 1 if chain else 2)
     choice = DENSE if pick(0, 1) else SPARSE

@@ -16,7 +16,9 @@ _HOUSE: Final = "underpaint.algos."
 
 def keeps_promise(report: ExactReport) -> bool | None:
     """Whether a rule keeps its promise on the model of `report`: to be lossless, or to bound the next token's bias.
-    Returns None if it promises neither, and for the bounds of greedy rules."""
+
+    Returns None if it promises neither, and for the bounds of greedy rules.
+    """
     if RULES[report.rule].is_lossless(report.settings):
         return report.total_variation <= KEPT
     return None if report.beyond_bound is None else report.beyond_bound <= KEPT
@@ -24,7 +26,8 @@ def keeps_promise(report: ExactReport) -> bool | None:
 
 def check_promise(rule: str, settings: Mapping[str, Any]) -> None:
     """Raise ValueError if a plug-in rule promises to be lossless at these settings, but is not. The rule is enumerated
-    on two small synthetic models; results are cached by its settings."""
+    on two small synthetic models; results are cached by its settings.
+    """
     spec = RULES[rule]
     if spec.make.__module__.startswith(_HOUSE) or not spec.is_lossless(settings):
         return

@@ -97,7 +97,8 @@ def _curve_ms(counts: IntArray, curve: Curve, what: str) -> FloatArray:
 
 def family_of(scheme: Scheme) -> HostFamily:
     """How the host drafts trees that are not chains drafted in one call. A static tree that was chosen by costs
-    (`sequoia_top_k`) is drafted like any other tree of likeliest tokens."""
+    (`sequoia_top_k`) is drafted like any other tree of likeliest tokens.
+    """
     policy = POLICIES[scheme.policy_name]
     if policy.drawn == "iid" and not policy.chain:
         return "iid_paths" if RULES[scheme.rule_name].looks_ahead else "iid"

@@ -33,7 +33,8 @@ class GridCounts(NamedTuple):
 
 class LowDrafts(NamedTuple):
     """The work of a low-resolution drafter: a target at 1 / `ratio` of the side length, and a resampler. int8: whether
-    it runs in 8 bits; None prefers 8 bits if measured. pictures: `[I]`, number of upsampled images."""
+    it runs in 8 bits; None prefers 8 bits if measured. pictures: `[I]`, number of upsampled images.
+    """
 
     counts: GridCounts
     ratio: int

@@ -60,7 +60,8 @@ def read_curve(curve: Curve, nodes: IntArray, what: str) -> FloatArray:
 @dataclass(frozen=True, slots=True)
 class MeasuredCosts:
     """A measured cost curve, with linear interpolation between measured sizes and no extrapolation. overhead_ms: host
-    time of a cycle in addition to its passes, >= 0."""
+    time of a cycle in addition to its passes, >= 0.
+    """
 
     name: str
     verify: Curve

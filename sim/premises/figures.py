@@ -118,7 +118,8 @@ class Premises:
 
     def region_factor(self) -> Figure | None:
         """Mean likeliest probability of the region with the largest mean, divided by that with the smallest. The two
-        regions are chosen once, over all images, and kept when resampling. None with fewer than two regions."""
+        regions are chosen once, over all images, and kept when resampling. None with fewer than two regions.
+        """
         tops = {name: one.value for name in REGIONS if (one := self.region_top(name)) is not None}
         if self.regions is None or len(tops) < 2:
             return None

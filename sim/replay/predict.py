@@ -172,7 +172,9 @@ def unpredictable(comparison: Comparison, trace: Trace, curve: CostCurveFile) ->
 
 def not_replayed(recipe: Mapping[str, Any]) -> str:
     """The reason why a method with these settings cannot be replayed from plain autoregression; empty if it can be.
-    Such a method is predicted from images that it drew, `Trace.drawn`."""
+
+    Such a method is predicted from images that it drew, `Trace.drawn`.
+    """
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
     if "window" in recipe and recipe["policy_settings"].get("windows", 1):

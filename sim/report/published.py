@@ -25,7 +25,9 @@ TOLERANCE = 0.10
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
     """One row of a published table. Figures that the table lacks are 0. paper, tag: if different from the table's.
-    missing: what the paper would have to report for a prediction, in words; "" if nothing is known to be missing."""
+
+    missing: what the paper would have to report for a prediction, in words; "" if nothing is known to be missing.
+    """
 
     method: str
     data: str
@@ -172,7 +174,8 @@ def _front(group: Group, row: PublishedRow) -> Checked:
 
 def _bounded(group: Group, row: PublishedRow) -> Checked:
     """Compute the tokens per cycle that the speed-up requires on the roofline, and whether the tree can reach them. If
-    the row reports its tokens per cycle, the roofline predicts its speed-up too."""
+    the row reports its tokens per cycle, the roofline predicts its speed-up too.
+    """
     cycle = _cycle(group, group.depth)
     needed = row.speedup * cycle
     by_roofline = row.tokens_per_cycle / cycle if row.tokens_per_cycle else None

@@ -67,7 +67,9 @@ class Runs:
 
     def pooled(self, images: int) -> "Runs":
         """Sum the decodings of each image of a pool, decoded in turns; only images are independent, for intervals.
-        ValueError unless all images were decoded equally often."""
+
+        ValueError unless all images were decoded equally often.
+        """
         times, left = divmod(self.images, images)
         if left or not times:
             raise ValueError(f"runs: expected a multiple of {images} images, got {self.images}")
@@ -89,7 +91,8 @@ class Runs:
 
     def times(self, costs: Costs) -> "ImageTimes":
         """Compute the time of each image with a latency model; ValueError if the model lacks a size. If the images of a
-        batch wait for the last of them, each time grows by the mean factor of that wait."""
+        batch wait for the last of them, each time grows by the mean factor of that wait.
+        """
         target, drafter = _priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms)
         host = (self.cycles + self.decodings) * costs.overhead_ms
         alone = target + drafter + host

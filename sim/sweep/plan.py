@@ -175,7 +175,8 @@ def _variant_count(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) ->
 
 def jobs(plan: SweepPlan) -> list[Job]:
     """List all jobs whose rule fits the policy, and all jobs of windows. Raises ValueError on an unknown name or
-    setting, on too many jobs, and if no rule fits a policy."""
+    setting, on too many jobs, and if no rule fits a policy.
+    """
     _check_vary(plan)
     found: list[Job] = []
     fitting = [

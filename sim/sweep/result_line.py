@@ -17,7 +17,8 @@ _Figure: TypeAlias = Annotated[float, Within(0.0, _LARGEST)]
 @dataclass(frozen=True, slots=True)
 class _ResultLine:
     """The result of a job. See `Job` for the first fields, and `sim.sweep.run` for the others. speedup: mean, low and
-    high by machine. cycle_ms: mean ms per cycle by part of `ImageTimes`, by machine."""
+    high by machine. cycle_ms: mean ms per cycle by part of `ImageTimes`, by machine.
+    """
 
     key: str
     model: str

@@ -47,7 +47,8 @@ def _check_most(
     model: str, *, height: int, width: int, images: int, vocab_size: int, tables: int, rows: str, seed: int
 ) -> None:
     """Raise ValueError, naming the limit, if sizes are too large for tables, or if there is only one cell. tables:
-    number of rows of all tables. rows: the setting that mostly determines it."""
+    number of rows of all tables. rows: the setting that mostly determines it.
+    """
     if height * width == 1:
         raise ValueError(f"synthetic model '{model}': expected two cells or more, got height 1 and width 1")
     for name, value, most in (

@@ -80,7 +80,9 @@ class TableModel:
 
     def rows(self, images: IntArray, cells: IntArray, tokens: IntArray, upper: IntArray) -> IntArray:
         """The table rows of `cells`, given the tokens before (in raster order) and above them. Shapes broadcast.
-        tokens: NO_TOKEN before the first cell; ignored at the start of a row. upper: NO_TOKEN in the first row."""
+
+        tokens: NO_TOKEN before the first cell; ignored at the start of a row. upper: NO_TOKEN in the first row.
+        """
         left = np.where(cells % self.grid.width == 0, NO_TOKEN, tokens)
         found: IntArray = self.starts[images, cells] + self.classes[left] * self.stride + self.classes[upper]
         return found

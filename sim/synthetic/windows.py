@@ -100,7 +100,8 @@ def at_zero(model: TableModel) -> TableModel:
 
 class WindowImage(NamedTuple):
     """One decoded image. tokens: [cells] int64. passes: positions of each target pass, 1 for the first one. accepted,
-    depth: accepted draft tokens and drafted levels, over all passes but the first; row windows have depth 0."""
+    depth: accepted draft tokens and drafted levels, over all passes but the first; row windows have depth 0.
+    """
 
     tokens: IntArray
     passes: IntArray
