@@ -165,13 +165,12 @@ def smoothed(sizes: IntArray, ms: FloatArray, counts: IntArray, alone: Sequence[
         [K] ms.
     """
     known, times = np.array(rising([[*pair] for pair in alone], [1] * len(alone))).T
-    base = np.interp(sizes, known, times)
-    apart = (np.log(sizes)[:, None] - np.log(sizes)[None, :]) / BANDWIDTH
-    near = np.exp(-0.5 * apart**2) * np.where(sizes <= known[-1], np.minimum(counts, ENOUGH), 0)
-    inside = np.flatnonzero(sizes <= known[-1])
-    ratios = np.log(ms[inside] / base[inside])
+    inside = sizes <= known[-1]
+    base = np.interp(sizes[inside], known, times)
+    apart = np.subtract.outer(np.log(sizes[inside]), np.log(sizes[inside])) / BANDWIDTH
+    near = np.exp(-0.5 * apart**2) * np.minimum(counts[inside], ENOUGH)
     averaged: FloatArray = ms.copy()
-    averaged[inside] = base[inside] * np.exp(near[inside][:, inside] @ ratios / near[inside].sum(axis=1))
+    averaged[inside] = base * np.exp(near @ np.log(ms[inside] / base) / near.sum(axis=1))
     return averaged
 
 
