@@ -32,9 +32,7 @@ def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, r
         if not missing:
             continue
         report(len(log), f"{method.name}: making its program")
-        program = drawer.program(method, plan.sampling)
-        if drawer.cuda:
-            program.prime(missing[: drawer.batch])
+        program = drawer.primed(method, plan.sampling, missing)
         for number, outcome in program.draw_all(missing, cells_watch(report, log, method.name, drawer)):
             if isinstance(outcome, Drawing):
                 log.keep(DrawnJob(outcome))

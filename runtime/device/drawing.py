@@ -105,6 +105,13 @@ class DeviceDrawer:
             torch.cuda.empty_cache()  # so that the memory of earlier programs counts as free
         return CapturedProgram(self, method, sampling)
 
+    def primed(self, method: DecodingMethod, sampling: SamplingParams, tasks: Sequence[ImageTask]) -> BatchProgram:
+        """Return the program of a method; on a GPU it is compiled and captured on the first batch of `tasks`."""
+        program = self.program(method, sampling)
+        if self.cuda:
+            program.prime(tasks[: self.batch])
+        return program
+
     @property
     def cuda(self) -> bool:
         """Whether there is a GPU to measure."""

@@ -43,19 +43,13 @@ def draw_by_faster(
         The picture's index in `tasks` and its outcome, in the order of ending.
     """
 
-    def made(by: DecodingMethod, first: int) -> BatchProgram:
-        program = drawer.program(by, sampling)
-        if drawer.cuda:
-            program.prime(tasks[first : first + drawer.batch])
-        return program
-
     def part(program: BatchProgram, first: int, end: int) -> Iterator[tuple[int, Drawing | NotDrawn]]:
         for number, outcome in program.draw_all(tasks[first:end], watch):
             if isinstance(outcome, Drawing):
                 seconds.append(outcome.seconds)
             yield first + number, outcome
 
-    seconds, program = list[float](), made(method, 0)
+    seconds, program = list[float](), drawer.primed(method, sampling, tasks)
     if plain is None:
         yield from part(program, 0, len(tasks))
         return
@@ -63,12 +57,12 @@ def draw_by_faster(
     yield from part(program, 0, trial)
     drafted, seconds = fmean(seconds or [inf]), []
     del program
-    program = made(plain, trial)
+    program = drawer.primed(plain, sampling, tasks[trial:])
     yield from part(program, trial, 2 * trial)
     undrafted = fmean(seconds or [inf])
     faster = plain if undrafted < drafted else method
     report(drafted, undrafted, faster.name)
     if faster is method:
         del program
-        program = made(method, 2 * trial)
+        program = drawer.primed(method, sampling, tasks[2 * trial :])
     yield from part(program, 2 * trial, len(tasks))

@@ -245,10 +245,7 @@ class AcceleratedModel:
         with torch.cuda.device(weight.get_device()):  # the device of kernel launches and graph capture
             if self._program is None or self._program[0] != key:
                 self._program = None  # frees its buffers before the next program allocates
-                program = replace(plan, prefix=key[2]).open().program(method, params)
-                if weight.is_cuda:
-                    program.prime(wanted[:batch])
-                self._program = key, program
+                self._program = key, replace(plan, prefix=key[2]).open().primed(method, params, wanted)
             drawn = _in_order(self._program[1].draw_all(wanted))
         failed = [one.error for one in drawn if not isinstance(one, Drawing)]
         if failed:

@@ -4,15 +4,17 @@ import weakref
 from collections.abc import Iterator, Sequence
 from math import inf
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.device.drawing import NotDrawn
+from underpaint.runtime.device.drawing import DeviceDrawer, NotDrawn
 from underpaint.runtime.device.trial import draw_by_faster
 from underpaint.runtime.drawing import TRIAL_BATCHES, Drawing, ImageTask, check_trial
+from underpaint.runtime.models import OpenModels
 
 BATCH = 3
 TRIAL = TRIAL_BATCHES * BATCH
@@ -40,15 +42,14 @@ class Program:
                 yield number, Drawing(self.name, "", seed, (1,), None, None, 1, 0, self.seconds, 0.0, 0.0)
 
 
-class Drawer:
+class Drawer(DeviceDrawer):
     """Makes programs, one at a time."""
 
-    batch = BATCH
-
-    def __init__(self, cuda: bool = False, **seconds: float | None) -> None:
+    def __init__(self, device: str = "cpu", **seconds: float | None) -> None:
+        models: Any = SimpleNamespace(device=torch.device(device))
+        super().__init__(cast(OpenModels, None), models, BATCH)
         self.seconds, self.made, self.alive = seconds, list[str](), weakref.WeakSet[Program]()
-        self.cuda = cuda
-        self.primed = list[list[int]]()
+        self.captured_on = list[list[int]]()
 
     def program(self, method: Any, sampling: SamplingParams) -> Program:
         assert not self.alive, "the memory of two programs at once is more than was checked"
@@ -69,7 +70,7 @@ def drawn(drawer: Any, plain: Any) -> tuple[list[str | None], list[tuple[float, 
         by[place] = outcome.method if isinstance(outcome, Drawing) else None
         assert not isinstance(outcome, Drawing) or outcome.seed == place
         if drawer.cuda:
-            drawer.primed += [program.primed for program in drawer.alive]
+            drawer.captured_on += [program.primed for program in drawer.alive]
     return [by[place] for place in range(len(TASKS))], told
 
 
@@ -90,10 +91,10 @@ def test_a_method_all_of_whose_pictures_fail_is_not_the_faster_one() -> None:
 
 
 def test_on_a_gpu_no_picture_is_charged_for_the_capture() -> None:
-    drawer = Drawer(cuda=True, eagle2=0.5, ar=1.0)
+    drawer = Drawer("cuda", eagle2=0.5, ar=1.0)
     drawn(drawer, PLAIN)
     starts = [0] * TRIAL + [TRIAL] * TRIAL + [2 * TRIAL] * (len(TASKS) - 2 * TRIAL)
-    assert drawer.primed == [[*range(start, start + BATCH)] for start in starts]
+    assert drawer.captured_on == [[*range(start, start + BATCH)] for start in starts]
 
 
 def test_without_plain_autoregression_nothing_is_tried() -> None:
