@@ -1,4 +1,4 @@
-"""Measured cost curves: the file format, its reader and validation, and the costs for cost-aware policies.
+"""Measured cost curves: the file format, its reader and validation, and an engine's costs by a curve.
 
 `underpaint costs` measures this machine and writes the file. Every part is milliseconds by size: (size, ms) pairs with
 sizes rising from 1.
@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from underpaint.algos.draft.spec import PolicySpec
-from underpaint.algos.registry import settings_fields
+from underpaint.algos.draft.costs import EngineCosts, TreeCosts
 from underpaint.artifacts.files import read_regular
 from underpaint.artifacts.knee import Knee, find_knee
 from underpaint.artifacts.strict_json import Within, build_typed, check_format, parse_json
@@ -261,51 +259,6 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
     fingerprint = hashlib.sha256(content).hexdigest()
     costs = curve.verify_ms, curve.draft_ms, curve.overhead_ms, curve.in_grid, curve.in_cycle
     return CostCurveFile(path.stem, fingerprint, curve.model, *costs, curve.measured_on, curve.machine, content)
-
-
-class TreeCosts(NamedTuple):
-    """Costs of trees drafted in one call, including the host's share: target passes by nodes, the call, each level."""
-
-    verify_ms: Curve
-    call_ms: float
-    draft_ms: float
-
-
-class EngineCosts(NamedTuple):
-    """The costs that a cost-aware policy takes from a curve.
-
-    verify_ms: a target pass by its nodes. draft_ms: a drafter pass by the nodes it expands. chain_ms: a chain drafted
-    in one call, by levels; None if unknown, or if the drafter cannot do this. plain_ms: a cycle without a draft; None
-    if not known separately from a one-node target pass. fingerprint: that of the curve's file, or "". trees: static
-    trees drafted in one call, by how siblings are chosen ("sampled" and "ranked"); empty if the drafter cannot.
-    """
-
-    verify_ms: Curve
-    draft_ms: Curve
-    chain_ms: Curve | None = None
-    plain_ms: float | None = None
-    fingerprint: str = ""
-    trees: Mapping[str, TreeCosts] = MappingProxyType({})
-
-    def settings_for(self, spec: PolicySpec) -> dict[str, Any]:
-        """The settings of a cost-aware policy. If `draft_ms` is a single number, it is the cost of a one-node pass.
-
-        A policy with a setting `call_ms` drafts a whole tree in one call, and gets the prices of such trees. A policy
-        with a setting `tree_ms` may draft such a tree with drawn siblings: it gets the price of the call, including
-        extra host work in such a cycle, and of each level.
-        """
-        known = settings_fields(spec.make)
-        call = self.trees.get("ranked" if spec.drawn == "top_k" else "sampled")
-        if "call_ms" in known and call is not None:
-            return call._asdict()
-        settings: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
-        if get_type_hints(spec.make)["draft_ms"] is float:
-            settings["draft_ms"] = self.draft_ms[0][1]
-        drawn = self.trees.get("sampled")
-        if "tree_ms" in known and drawn is not None:
-            more = max(0.0, drawn.verify_ms[0][1] - self.verify_ms[0][1])
-            settings["tree_ms"] = (drawn.call_ms + more, drawn.draft_ms)
-        return {**settings, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}
 
 
 def engine_costs(curve: CostCurveFile) -> EngineCosts:

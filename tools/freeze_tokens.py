@@ -15,7 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from underpaint.artifacts.cost_curve import EngineCosts
+from underpaint.algos.draft.costs import EngineCosts
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline

@@ -1,15 +1,17 @@
-"""The costs of an engine's passes, in milliseconds."""
+"""The costs of an engine's passes, in milliseconds, and the settings that cost-aware policies take from them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft.settings import at_least
-from underpaint.algos.registry import Milliseconds, check_bounds
+from underpaint.algos.draft.spec import PolicySpec
+from underpaint.algos.registry import Milliseconds, check_bounds, settings_fields
 
 Between: TypeAlias = Literal["line", "bucket"]
 
@@ -120,3 +122,48 @@ def _table(curve: tuple[tuple[int, float], ...], between: Between) -> FloatArray
 def cost_curve(verify_ms: tuple[tuple[int, float], ...], draft_ms: float, between: Between) -> CostCurve:
     """Return a curve from settings that may be lists instead of tuples."""
     return CostCurve(tuple((int(nodes), float(cost)) for nodes, cost in verify_ms), draft_ms, between)
+
+
+class TreeCosts(NamedTuple):
+    """Costs of trees drafted in one call, including the host's share: target passes by nodes, the call, each level."""
+
+    verify_ms: tuple[tuple[int, float], ...]
+    call_ms: float
+    draft_ms: float
+
+
+class EngineCosts(NamedTuple):
+    """The costs that a cost-aware policy takes from a curve.
+
+    verify_ms: a target pass by its nodes. draft_ms: a drafter pass by the nodes it expands. chain_ms: a chain drafted
+    in one call, by levels; None if unknown, or if the drafter cannot do this. plain_ms: a cycle without a draft; None
+    if not known separately from a one-node target pass. fingerprint: that of the curve's file, or "". trees: static
+    trees drafted in one call, by how siblings are chosen ("sampled" and "ranked"); empty if the drafter cannot.
+    """
+
+    verify_ms: tuple[tuple[int, float], ...]
+    draft_ms: tuple[tuple[int, float], ...]
+    chain_ms: ChainCosts | None = None
+    plain_ms: float | None = None
+    fingerprint: str = ""
+    trees: Mapping[str, TreeCosts] = MappingProxyType({})
+
+    def settings_for(self, spec: PolicySpec) -> dict[str, Any]:
+        """The settings of a cost-aware policy. If `draft_ms` is a single number, it is the cost of a one-node pass.
+
+        A policy with a setting `call_ms` drafts a whole tree in one call, and gets the prices of such trees. A policy
+        with a setting `tree_ms` may draft such a tree with drawn siblings: it gets the price of the call, including
+        extra host work in such a cycle, and of each level.
+        """
+        known = settings_fields(spec.make)
+        call = self.trees.get("ranked" if spec.drawn == "top_k" else "sampled")
+        if "call_ms" in known and call is not None:
+            return call._asdict()
+        settings: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
+        if get_type_hints(spec.make)["draft_ms"] is float:
+            settings["draft_ms"] = self.draft_ms[0][1]
+        drawn = self.trees.get("sampled")
+        if "tree_ms" in known and drawn is not None:
+            more = max(0.0, drawn.verify_ms[0][1] - self.verify_ms[0][1])
+            settings["tree_ms"] = (drawn.call_ms + more, drawn.draft_ms)
+        return {**settings, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}

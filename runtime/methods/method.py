@@ -17,11 +17,11 @@ from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
 
 if TYPE_CHECKING:
+    from underpaint.algos.draft.costs import EngineCosts
     from underpaint.algos.protocols import Rule
     from underpaint.algos.spatial.mulo import RepairCycle
     from underpaint.algos.spatial.target import GridTarget
     from underpaint.algos.spatial.zipar import CellStep, GridDecoded
-    from underpaint.artifacts.cost_curve import EngineCosts
     from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.resampling.resampler import Resampler
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline
-from underpaint.artifacts.cost_curve import EngineCosts, read_cost_curve, read_engine_costs
+from underpaint.algos.draft.costs import EngineCosts
+from underpaint.artifacts.cost_curve import read_cost_curve, read_engine_costs
 from underpaint.runtime.methods.registry import build_method, resolve
 
 CODES = SyntheticPipeline().tables
