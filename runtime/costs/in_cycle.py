@@ -2,7 +2,8 @@
 
 Plain autoregression and the given loops take turns, one image each, with the decoding loop, the policies and the rules
 of the methods. Every pass is timed by its size; the rest of a cycle is host time. The machine's speed drifts within
-seconds, so plain autoregression runs before every few loops, and their times are scaled to its mean speed.
+seconds, so plain autoregression runs before every few loops, and their times are scaled to its mean speed. The slowest
+5 % of every size are left out of its mean.
 
     plain: {target_ms, host_ms} of a step of plain autoregression
     target_ms: [[T, ms], ...] of target passes in cycles that draft; see `samples.curve` on how they are averaged
