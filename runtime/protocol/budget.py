@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import floor, sqrt
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LEAST: Final = 4
 """Smallest number of prompts that a time budget leaves to a method."""
+GOLDEN: Final = (sqrt(5.0) - 1.0) / 2.0
 
 
 def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
@@ -28,12 +30,21 @@ def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[in
     return {(place, name): most[place] if name == BASELINE else count for (place, name), count in counts.items()}
 
 
-def draws_in_round(turn: int, count: int, rounds: int) -> bool:
-    """Whether round `turn` has one of `count` drawings, spread evenly over `rounds` rounds from the first on.
+@cache
+def _order(rounds: int) -> tuple[int, ...]:
+    """Rank of each round by the fractional part of its multiple of the golden ratio; round 0 is first."""
+    ranked = sorted(range(rounds), key=lambda turn: turn * GOLDEN % 1.0)
+    return tuple(sorted(range(rounds), key=ranked.__getitem__))
 
-    The speed of a machine changes within an hour, so a method with few drawings is spread over the whole run.
+
+def draws_in_round(turn: int, count: int, rounds: int) -> bool:
+    """Whether round `turn` has one of `count` drawings of a method, the first of them in the first round.
+
+    The speed of a machine changes within an hour, so a method with few drawings is spread over the whole run. If a run
+    gets more hours, both numbers grow and almost all drawings stay in the plan: a round has one where the fractional
+    part of its multiple of the golden ratio is small, and these parts fill the unit interval evenly.
     """
-    return turn * count % rounds < count
+    return _order(rounds)[turn] < count
 
 
 def fit_counts(

@@ -139,7 +139,7 @@ class Protocol:
             own = self.counts[place, BASELINE]
             if not draws_in_round(turn, own, most):
                 continue
-            kept = turn * own // most  # rounds of this temperature before this one
+            kept = sum(draws_in_round(before, own, most) for before in range(turn))  # rounds of this temperature
             counts = {one.name: self.counts[place, one.name] for one in model.comparison.methods}
             names = [name for name, count in counts.items() if draws_in_round(kept, count, own)]
             if len(names) > 1:

@@ -76,14 +76,22 @@ def test_a_budget_takes_more_prompts_from_slow_methods_by_the_root_of_their_time
     assert set(fit_counts(counts, seconds, 1.0).values()) == {LEAST}
 
 
-@given(st.integers(1, 60).flatmap(lambda rounds: st.tuples(st.integers(1, rounds), st.just(rounds))))
+@given(st.integers(1, 120).flatmap(lambda rounds: st.tuples(st.integers(1, rounds), st.just(rounds))))
 def test_few_drawings_are_spread_evenly_over_all_rounds(drawn: tuple[int, int]) -> None:
     count, rounds = drawn
     turns = [turn for turn in range(rounds) if draws_in_round(turn, count, rounds)]
     assert turns[0] == 0
     assert len(turns) == count
-    gaps = [after - before for before, after in pairwise([*turns, rounds])]
-    assert max(gaps) - min(gaps) <= 1
+    for end in range(rounds + 1):
+        assert abs(sum(turn < end for turn in turns) - end * count / rounds) <= 2.0
+
+
+@given(st.integers(1, 60).flatmap(lambda rounds: st.tuples(st.integers(1, rounds), st.just(rounds))), st.integers(2, 4))
+def test_a_run_with_more_hours_keeps_its_drawings(drawn: tuple[int, int], hours: int) -> None:
+    count, rounds = drawn
+    turns = {turn for turn in range(rounds) if draws_in_round(turn, count, rounds)}
+    kept = {turn for turn in turns if draws_in_round(turn, hours * count, hours * rounds)}
+    assert len(turns - kept) <= 2
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=4))
