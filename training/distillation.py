@@ -96,8 +96,8 @@ def unroll(
             bias = bias + float(MASKED_SCORE) * hidden.repeat(1, depth)[:, None]
         out = drafter.step(tokens, cells, bias, keys, values, features=features)
         outputs.append(out)
-        keys = [torch.cat([held.to(new.dtype), new], dim=2) for held, new in zip(keys, out.keys, strict=True)]
-        values = [torch.cat([held.to(new.dtype), new], dim=2) for held, new in zip(values, out.values, strict=True)]
+        keys = [torch.cat([past.to(new.dtype), new], dim=2) for past, new in zip(keys, out.keys, strict=True)]
+        values = [torch.cat([past.to(new.dtype), new], dim=2) for past, new in zip(values, out.values, strict=True)]
         features = torch.cat([torch.zeros_like(out.features[:, :1]), out.features[:, :-1]], dim=1)
     return outputs
 
@@ -207,8 +207,8 @@ class Distillation:
             noise = 2 * torch.rand(seen.shape, generator=generator, device=self.place) - 1
             seen = seen + self.settings.feature_noise * noise
         with autocast(self.place):
-            made = unroll(self.drafter, seen, taught.tokens, passes, prompt=first, padding=taught.padding)
-        return [StepOutput(out.logits[:, first:], out.features[:, first:], [], []) for out in made]
+            outputs = unroll(self.drafter, seen, taught.tokens, passes, prompt=first, padding=taught.padding)
+        return [StepOutput(out.logits[:, first:], out.features[:, first:], [], []) for out in outputs]
 
     def loss(self, taught: Taught, random: np.random.Generator) -> Loss:
         """Return the loss of a batch, with the figures of every pass."""
@@ -219,8 +219,10 @@ class Distillation:
     @torch.no_grad()
     def validated(self, batches: Iterable[Taught]) -> dict[str, float]:
         """Mean figures of each of `validated_passes` passes."""
-        found, sizes = list[dict[str, float]](), list[int]()
+        batch_figures, sizes = list[dict[str, float]](), list[int]()
         for taught in batches:
-            found.append(by_depth(self.outputs(taught, self.settings.validated_passes), taught.logits))
+            batch_figures.append(by_depth(self.outputs(taught, self.settings.validated_passes), taught.logits))
             sizes.append(len(taught.logits))
-        return {name: float(np.average([one[name] for one in found], weights=sizes)) for name in found[0]}
+        return {
+            name: float(np.average([one[name] for one in batch_figures], weights=sizes)) for name in batch_figures[0]
+        }

@@ -66,10 +66,10 @@ def mixed_batch(
     data: TokenSet, drawn: TokenSet, settings: DrafterSettings, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return a batch like that of `batch_of`, with `drawn_share` of its rows (on average) from `drawn`."""
-    own = int(settings.drawn_share * settings.batch + random.random())
+    drawn_size = int(settings.drawn_share * settings.batch + random.random())
     parts = [
         batch_of(rows, size, settings.condition_dropout, random)
-        for rows, size in ((data, settings.batch - own), (drawn, own))
+        for rows, size in ((data, settings.batch - drawn_size), (drawn, drawn_size))
     ]
     return torch.cat([codes for codes, _ in parts]), torch.cat([words for _, words in parts])
 
@@ -118,10 +118,10 @@ def train_drafter(
     settings, place = settings or DrafterSettings(), torch.device(device)
     teacher = target_of(saved, target).eval()
     drawn_for = fingerprint(teacher)
-    held = {side: held_back(scenes, settings.validated) for side, scenes in (drawn or {}).items()}
-    learnt_from = {side: kept for side, (kept, _) in held.items()}
+    splits = {side: held_back(scenes, settings.validated) for side, scenes in (drawn or {}).items()}
+    learnt_from = {side: token_set for side, (token_set, _) in splits.items()}
     validated = [("", side, one.validation) for side, one in grids.items()]
-    validated += [("drawn_", side, kept) for side, (_, kept) in held.items()]
+    validated += [("drawn_", side, token_set) for side, (_, token_set) in splits.items()]
     teacher = on_grid(teacher.requires_grad_(False).to(place), sides[-1])
     drafter = begun_drafter(teacher.decoder).to(place)
     views = {side: Distillation(decoder_on_grid(drafter, side), settings, place) for side in sides}
@@ -152,6 +152,8 @@ def train_drafter(
     described = {"kind": "drafter", "resolution": sides[-1] * STRIDE, "grids": sides}
     described |= {"decoder": asdict(drafter.config)}
     how = {"seed": seed, "settings": asdict(settings), "target": drawn_for}
-    how |= {"drawn_scenes": {str(side): len(kept.codes) for side, kept in learnt_from.items()}}
-    given = Given(how)
-    return train(drafter, loss, out, loop, described, validate=validate, given=given, title="drafter, all grids")
+    how |= {"drawn_scenes": {str(side): len(token_set.codes) for side, token_set in learnt_from.items()}}
+    recipe_inputs = Given(how)
+    return train(
+        drafter, loss, out, loop, described, validate=validate, given=recipe_inputs, title="drafter, all grids"
+    )

@@ -83,9 +83,9 @@ def measured_speed(like: Tensor) -> MachineSpeed:
 
 def _seconds(work: Callable[[], Tensor]) -> float:
     """Return the shortest time of a few runs."""
-    found = []
+    times = []
     for _ in range(4):
         started = perf_counter()
         float(work().ravel()[0])  # waits for a GPU
-        found.append(perf_counter() - started)
-    return min(found)
+        times.append(perf_counter() - started)
+    return min(times)

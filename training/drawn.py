@@ -76,14 +76,14 @@ def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: ND
     described = {"target": name, "chunk": CHUNK, **asdict(settings)}
     check_source(about, described, "how the rows beside it were drawn", "Delete both, or choose another folder.")
     path.touch()
-    held = path.stat().st_size // (2 * width)
-    if held < len(words):
-        fresh = np.full((len(words) - held, width), -1, np.int16)
-        fresh[:, : words.shape[1]] = words[held:]
+    cached_rows = path.stat().st_size // (2 * width)
+    if cached_rows < len(words):
+        fresh = np.full((len(words) - cached_rows, width), -1, np.int16)
+        fresh[:, : words.shape[1]] = words[cached_rows:]
         with named(path), path.open("r+b") as file:
-            file.seek(2 * width * held)  # overwrites an incomplete last row
+            file.seek(2 * width * cached_rows)  # overwrites an incomplete last row
             file.write(fresh.tobytes())
-    rows: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(max(held, len(words)), width))
+    rows: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(max(cached_rows, len(words)), width))
     if not np.array_equal(rows[: len(words), : words.shape[1]], words):
         raise ValueError(f"{path} was drawn from other captions. Delete it, or choose another folder.")
     return rows
@@ -97,10 +97,10 @@ def _draw_chunk(
     greedy = settings.greedy()
     for rows, temperature in ((greedy, 0.0), (~greedy, settings.temperature)):
         if rows.any():
-            asked = torch.from_numpy(word_ids[rows]).to(target.decoder.head.weight.device)
+            words = torch.from_numpy(word_ids[rows]).to(target.decoder.head.weight.device)
             seed = int(np.random.default_rng([settings.seed, chunk]).integers(2**62))
-            found = sample(target, asked, guidance=1, temperature=temperature, top_k=settings.top_k, seed=seed)
-            codes[rows] = found.cpu().numpy()
+            samples = sample(target, words, guidance=1, temperature=temperature, top_k=settings.top_k, seed=seed)
+            codes[rows] = samples.cpu().numpy()
     return codes
 
 
@@ -142,17 +142,17 @@ def draw_scenes(
     rows = _open(folder, name, model.decoder.config.prefix + model.decoder.config.cells, settings, word_ids)
     places = [slice(chunk * CHUNK, (chunk + 1) * CHUNK) for chunk in range(chunks)]
     todo = [chunk for chunk in range(chunks) if (rows[places[chunk]] < 0).any()]
-    drawn = (chunks - len(todo)) * CHUNK
-    progress(drawn, len(word_ids))
-    with held(folder), stop_on_interrupt() as asked:
+    drawn_count = (chunks - len(todo)) * CHUNK
+    progress(drawn_count, len(word_ids))
+    with held(folder), stop_on_interrupt() as stop_event:
         for chunk in todo:
             here = places[chunk]
             rows[here, word_ids.shape[1] :] = _draw_chunk(model, word_ids[here], settings, chunk)
-            drawn += CHUNK
-            progress(drawn, len(word_ids))
-            if asked.is_set():
+            drawn_count += CHUNK
+            progress(drawn_count, len(word_ids))
+            if stop_event.is_set():
                 break
-    return DrawnRows(drawn, len(word_ids))
+    return DrawnRows(drawn_count, len(word_ids))
 
 
 def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
@@ -169,10 +169,10 @@ def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
             f"{folder} holds no drawings of target {name} (it holds {others}); "
             "`underpaint train world` draws them, from the target that the drafter is for"
         )
-    held = path.stat().st_size // (2 * width)
-    rows = np.fromfile(path, np.int16, held * width).reshape(held, width)
-    kept = rows[(rows >= 0).all(axis=1)]
-    if not len(kept):
+    cached_rows = path.stat().st_size // (2 * width)
+    rows = np.fromfile(path, np.int16, cached_rows * width).reshape(cached_rows, width)
+    finished_rows = rows[(rows >= 0).all(axis=1)]
+    if not len(finished_rows):
         raise FileNotFoundError(f"{path} has no finished row; `underpaint train world` goes on with it")
     prefix = target.decoder.config.prefix
-    return TokenSet(kept[:, prefix:], kept[:, :prefix].astype(np.int64))
+    return TokenSet(finished_rows[:, prefix:], finished_rows[:, :prefix].astype(np.int64))

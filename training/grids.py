@@ -53,8 +53,8 @@ def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
 
 def require_cells(what: str, grids: Mapping[int, GridData]) -> None:
     """Raise ValueError if the scenes of a grid do not fill it."""
-    for side, held in grids.items():
-        for codes, _ in held[:2]:
+    for side, grid_data in grids.items():
+        for codes, _ in grid_data[:2]:
             if codes.shape[1] != side**2:
                 raise ValueError(
                     f"{what}: expected {side**2} codes a scene on a grid of {side}, got {codes.shape[1]}; encode the "
@@ -64,11 +64,11 @@ def require_cells(what: str, grids: Mapping[int, GridData]) -> None:
 
 def require_grids(path: Path, saved: Mapping[str, Any], sides: Sequence[int]) -> None:
     """Raise ValueError if `sides` is empty, or if the target saved at `path` was not trained on all of these grids."""
-    known = saved["config"].get("grids", [])
-    if not sides or not set(sides) <= set(known):
+    trained_sides = saved["config"].get("grids", [])
+    if not sides or not set(sides) <= set(trained_sides):
         raise ValueError(
             f"{path}: expected a target of the grids {list(sides) or '(none is given)'}, got one of "
-            f"{known or 'one grid'}; train it with `underpaint train world`"
+            f"{trained_sides or 'one grid'}; train it with `underpaint train world`"
         )
 
 

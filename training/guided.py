@@ -51,8 +51,8 @@ def divergence(student: CaptionedTarget, codes: Tensor, words: Tensor, wanted: T
     """KL(wanted || student) in nats per token; `wanted` [B, cells, V] is a log-distribution."""
     with autocast(codes.device):
         logits, _ = student(codes, words)
-    found = functional.log_softmax(logits.float(), dim=-1)
-    total = functional.kl_div(found.flatten(0, 1), wanted.flatten(0, 1), reduction="batchmean", log_target=True)
+    log_probs = functional.log_softmax(logits.float(), dim=-1)
+    total = functional.kl_div(log_probs.flatten(0, 1), wanted.flatten(0, 1), reduction="batchmean", log_target=True)
     return total
 
 
@@ -85,12 +85,12 @@ def train_guided(
     if not guidance > 1.0:
         raise ValueError(f"guidance: expected more than 1 (1 is the target as it is), got {guidance}")
     require_cells("guided target", grids)
-    held, sides = read(teacher, "target"), sorted(grids)
-    require_grids(teacher, held, sides)
-    pair, student = (on_grid(target_of(held, teacher), sides[-1]) for _ in range(2))
-    told = {"seed": seed, "settings": asdict(settings), "guidance": guidance, "target": fingerprint(pair)}
-    given = Given(told, story(held))
-    refuse_other(out, given)
+    checkpoint, sides = read(teacher, "target"), sorted(grids)
+    require_grids(teacher, checkpoint, sides)
+    pair, student = (on_grid(target_of(checkpoint, teacher), sides[-1]) for _ in range(2))
+    how = {"seed": seed, "settings": asdict(settings), "guidance": guidance, "target": fingerprint(pair)}
+    recipe_inputs = Given(how, story(checkpoint))
+    refuse_other(out, recipe_inputs)
     torch.manual_seed(seed)
     place = torch.device(device)
     pair, student = pair.to(place).eval().requires_grad_(False), student.to(place)
@@ -124,6 +124,8 @@ def train_guided(
             total += float(divergence_of(side, data, rows, 0.0, np.random.default_rng(0))) * len(rows)
         return total / size
 
-    described = {**held["config"], "guidance": guidance, "grids": sides, "resolution": sides[-1] * STRIDE}
+    described = {**checkpoint["config"], "guidance": guidance, "grids": sides, "resolution": sides[-1] * STRIDE}
     described["decoder"] = asdict(student.decoder.config)
-    return train(student, loss, out, loop, described, validate=validate, given=given, title="guided target, all grids")
+    return train(
+        student, loss, out, loop, described, validate=validate, given=recipe_inputs, title="guided target, all grids"
+    )

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
     """Yield an event that SIGINT sets; outside the main thread, signal handlers do not change."""
-    asked = threading.Event()
+    stop_event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop_event
         return
-    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    before = signal.signal(signal.SIGINT, lambda *_: stop_event.set())
     try:
-        yield asked
+        yield stop_event
     finally:
         signal.signal(signal.SIGINT, before)

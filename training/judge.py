@@ -112,9 +112,9 @@ def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
 def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
     """Sum the cross-entropies of all slots; slots of `MAIN_SLOTS` have weight 1, the others `place_weight`."""
     total = torch.zeros((), device=labels.device)
-    for (slot, score), wanted in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
+    for (slot, score), slot_labels in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
         weight = 1.0 if slot in MAIN_SLOTS else place_weight
-        total = total + weight * functional.cross_entropy(score.float(), wanted)
+        total = total + weight * functional.cross_entropy(score.float(), slot_labels)
     return total
 
 
@@ -140,8 +140,8 @@ def accuracy(
         device = next(model.parameters()).device
         pixels = to_pixels(real.pictures, device)
         seen = pixels if tokenizer is None else reconstructed(pixels, tokenizer)
-        found = model(to_judge_side(seen)).classes().cpu()
-        right.append(found == torch.from_numpy(real.labels))
+        predictions = model(to_judge_side(seen)).classes().cpu()
+        right.append(predictions == torch.from_numpy(real.labels))
     table = torch.cat(right)
     slots = tuple(TEXTURED_SLOTS)
     figures = {slot: float(table[:, column].float().mean()) for column, slot in enumerate(slots)}
@@ -168,11 +168,12 @@ class _Recipe:
         generator = torch.Generator().manual_seed((self.seed << 32) + step)
         seen = damage(pixels, settings, generator).to(self.device).contiguous(memory_format=torch.channels_last)
         with autocast(self.device):
-            found = self.model(seen)
-        value = judge_loss(found, labels, settings.place_weight)
-        slots = tuple(found.by_slot)
+            judgement = self.model(seen)
+        value = judge_loss(judgement, labels, settings.place_weight)
+        slots = tuple(judgement.by_slot)
         shares = {
-            slot: (found.by_slot[slot].argmax(1) == labels[:, slots.index(slot)]).float().mean() for slot in MAIN_SLOTS
+            slot: (judgement.by_slot[slot].argmax(1) == labels[:, slots.index(slot)]).float().mean()
+            for slot in MAIN_SLOTS
         }
         return Loss(value, shares)
 
@@ -189,12 +190,12 @@ class _Recipe:
         figures: dict[str, float] = {}
         measured: tuple[Split, ...] = ("seen", "held_out")
         for split, size in itertools.product(measured, SHIPPED_RESOLUTIONS):
-            found = accuracy(self.model, self.sheet, split, size, self.settings.validation_scenes)
-            figures |= {f"{split}_{size}_{slot}": share for slot, share in found.items()}
+            accuracies = accuracy(self.model, self.sheet, split, size, self.settings.validation_scenes)
+            figures |= {f"{split}_{size}_{slot}": share for slot, share in accuracies.items()}
         for size in SHIPPED_RESOLUTIONS if self.tokenizer is not None else ():
             count = min(_RECONSTRUCTED, self.settings.validation_scenes)
-            found = accuracy(self.model, self.sheet, "seen", size, count, self.tokenizer)
-            figures |= {f"reconstructed_{size}_{slot}": share for slot, share in found.items()}
+            accuracies = accuracy(self.model, self.sheet, "seen", size, count, self.tokenizer)
+            figures |= {f"reconstructed_{size}_{slot}": share for slot, share in accuracies.items()}
         return figures
 
 
@@ -222,5 +223,5 @@ def train_judge(
     stored_by = None if tokenizer is None else channels_last(load_vq(tokenizer).to(device))
     recipe = _Recipe(model, sheet, settings, seed, stored_by)
     plain = {"kind": "judge", "judge": model.config.to_dict(), "scenes": "textured"}
-    given = Given({"seed": seed, "settings": asdict(settings)})
-    return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=given, title="judge")
+    recipe_inputs = Given({"seed": seed, "settings": asdict(settings)})
+    return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=recipe_inputs, title="judge")

@@ -93,13 +93,13 @@ def draw_pictures(
     return DrawnPictures(tuple(tuple(each) for each in prompts), codes.astype(np.int64))
 
 
-def _check_same(kept: dict[str, Any], about: dict[str, Any], path: Path) -> None:
+def _check_same(saved_about: dict[str, Any], about: dict[str, Any], path: Path) -> None:
     """Raise ValueError unless the existing drawings are the requested ones."""
     for name, value in about.items():
-        if kept.get(name) != value:
+        if saved_about.get(name) != value:
             raise ValueError(
-                f"{path}: expected drawings of {name} {value!r}, got {kept.get(name)!r}; give the same prompts, model "
-                "and sampling to go on, or another --out"
+                f"{path}: expected drawings of {name} {value!r}, got {saved_about.get(name)!r}; give the same prompts, "
+                "model and sampling to go on, or another --out"
             )
 
 
@@ -122,17 +122,17 @@ def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray, layers: tupl
     longest = max(map(len, prompts))
     ids = torch.tensor([(0,) * (longest - len(row)) + tuple(row) for row in prompts], device=device)
     padding = torch.tensor([longest - len(row) for row in prompts], device=device)
-    drawn = torch.as_tensor(codes, device=device)
-    tokens = torch.cat([ids[:, 1:] + live.codes, drawn[:, :-1]], dim=1)
+    code_tensor = torch.as_tensor(codes, device=device)
+    tokens = torch.cat([ids[:, 1:] + live.codes, code_tensor[:, :-1]], dim=1)
     pieces, cells = [ids + live.codes], np.arange(live.grid.cells)
     feeding = longest - 1 + cells
     if live.eol_id is None:
-        pieces.append(drawn[:, :-1])
+        pieces.append(code_tensor[:, :-1])
     else:
         width = live.grid.width
         ends = torch.full((len(prompts), 1), live.eol_id + live.codes, device=device)
         for row in range(live.grid.height):
-            pieces += [drawn[:, row * width : (row + 1) * width], ends]
+            pieces += [code_tensor[:, row * width : (row + 1) * width], ends]
         feeding = feeding + cells // width
     embeds = live.embed(torch.cat(pieces, dim=1))
     count = embeds.shape[1]
@@ -223,7 +223,7 @@ def train_live_drafter(
         ValueError: There are no more pictures or prompts than validation needs, or `out` has another run's checkpoint.
     """
     settings = settings or DrafterSettings()
-    kept = settings.validated
+    validation_count = settings.validated
     learnt = check_drafter(live, drawn.prompts, settings, eagle, drafted_codes)
     torch.manual_seed(seed)
     if eagle == 3:
@@ -235,8 +235,8 @@ def train_live_drafter(
     layers = target_layers(drafter)
 
     def taught(prompts: Sequence[Ids], codes: IntArray) -> Taught:
-        found = teach(live, prompts, codes, layers)
-        return found if exported is None else found.without_prompt()
+        batch = teach(live, prompts, codes, layers)
+        return batch if exported is None else batch.without_prompt()
 
     view = Distillation(drafter, settings, next(live.body.parameters()).device)
 
@@ -252,11 +252,11 @@ def train_live_drafter(
         return view.loss(batch, random)
 
     def held_out() -> Iterator[Taught]:
-        for rows in np.array_split(np.arange(kept), -(-kept // settings.batch)):
+        for rows in np.array_split(np.arange(validation_count), -(-validation_count // settings.batch)):
             yield taught([drawn.prompts[row] for row in rows], drawn.codes[rows])
 
     how = {"seed": seed, "settings": asdict(settings), "pictures": len(drawn.codes)}
-    about, given = described(drafter, live), Given(how)
+    about, recipe_inputs = described(drafter, live), Given(how)
     return train(
         drafter,
         loss,
@@ -264,6 +264,6 @@ def train_live_drafter(
         loop,
         about,
         validate=lambda: view.validated(held_out()),
-        given=given,
+        given=recipe_inputs,
         title=f"drafter, EAGLE-{eagle}",
     )

@@ -88,8 +88,8 @@ def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
         with replacing(path) as file:
             torch.save(dict(payload), file)
     except (OSError, RuntimeError) as error:
-        kept = "the checkpoint before it is kept" if path.exists() else "nothing was kept before"
-        raise OSError(f"{path} could not be written ({error}): {kept}. Free some space and run again") from error
+        outcome = "the checkpoint before it is kept" if path.exists() else "nothing was kept before"
+        raise OSError(f"{path} could not be written ({error}): {outcome}. Free some space and run again") from error
 
 
 def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
@@ -128,14 +128,14 @@ class Averager:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Run the module with the averaged weights, in eval mode."""
-        own = {name: value.clone() for name, value in self.module.state_dict().items()}
+        raw_weights = {name: value.clone() for name, value in self.module.state_dict().items()}
         was_training = self.module.training
         self.module.load_state_dict(self.weights())
         self.module.eval()
         try:
             yield
         finally:
-            self.module.load_state_dict(own)
+            self.module.load_state_dict(raw_weights)
             self.module.train(was_training)
 
 
@@ -268,8 +268,8 @@ def train(
                 if step % settings.log_every == 0 or step == 1:
                     if not math.isfinite(float(value.detach())):
                         raise FloatingPointError(f"the loss at step {step} is {float(value.detach())}")
-                    shown = {"loss": float(value.detach())} | {k: float(v) for k, v in figures.items()}
-                    log.line(step, shown | {"rate": now, "seconds": elapsed()})
+                    metrics = {"loss": float(value.detach())} | {k: float(v) for k, v in figures.items()}
+                    log.line(step, metrics | {"rate": now, "seconds": elapsed()})
                 if validate is not None and (step % settings.validate_every == 0 or done()):
                     with averager.applied(), torch.no_grad():
                         validation = validate()

@@ -22,13 +22,13 @@ _FUSED = {"gate_up.weight": 2}
 def orthogonalised(matrix: Tensor) -> Tensor:
     """Approximate the nearest semi-orthogonal matrix to `matrix` [rows, columns]: singular values about 0.7 to 1.2."""
     tall = matrix.shape[0] > matrix.shape[1]
-    found: Tensor = (matrix.T if tall else matrix).to(product_type(matrix.device))
-    found = found / (found.norm() + 1e-7)
+    iterate: Tensor = (matrix.T if tall else matrix).to(product_type(matrix.device))
+    iterate = iterate / (iterate.norm() + 1e-7)
     linear, cubic, quintic = _COEFFICIENTS
     for _ in range(_ROUNDS):
-        gram = found @ found.T
-        found = linear * found + (cubic * gram + quintic * gram @ gram) @ found
-    return (found.T if tall else found).to(matrix.dtype)
+        gram = iterate @ iterate.T
+        iterate = linear * iterate + (cubic * gram + quintic * gram @ gram) @ iterate
+    return (iterate.T if tall else iterate).to(matrix.dtype)
 
 
 class Muon(torch.optim.Optimizer):
@@ -62,9 +62,9 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
                 momentum = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                wanted = parameter.grad.lerp(momentum, group["momentum"]).flatten(1).chunk(group["matrices"])
-                update = torch.cat([orthogonalised(matrix) for matrix in wanted])
-                scale = max(1.0, wanted[0].shape[0] / wanted[0].shape[1]) ** 0.5
+                matrices = parameter.grad.lerp(momentum, group["momentum"]).flatten(1).chunk(group["matrices"])
+                update = torch.cat([orthogonalised(matrix) for matrix in matrices])
+                scale = max(1.0, matrices[0].shape[0] / matrices[0].shape[1]) ** 0.5
                 parameter.mul_(1 - group["lr"] * group["decay"])
                 parameter.add_(update.reshape(parameter.shape), alpha=-group["lr"] * scale)
 
@@ -104,7 +104,7 @@ class Optimisers:
         self._parts: list[torch.optim.Optimizer] = [adam]
         self._peaks = [rate]
         if matrices:
-            groups = [{"params": held, "matrices": count} for count, held in sorted(matrices.items())]
+            groups = [{"params": parameters, "matrices": count} for count, parameters in sorted(matrices.items())]
             self._parts.append(Muon(groups, lr=matrix_rate, decay=decay))
             self._peaks.append(matrix_rate)
 

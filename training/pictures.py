@@ -58,8 +58,8 @@ class FolderPictures:
         if len(files) < 2:
             raise ValueError(f"--pictures {folder}: expected two {', '.join(SUFFIXES)} files or more, got {len(files)}")
         self._files = {"seen": files[::_HELD], "train": [file for place, file in enumerate(files) if place % _HELD]}
-        told = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in files)
-        self.source = {"pictures": sha256(told.encode()).hexdigest()}
+        listing = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in files)
+        self.source = {"pictures": sha256(listing.encode()).hexdigest()}
         """Identifies these pictures in a cache of their codes."""
 
     def count(self, split: Split) -> int:

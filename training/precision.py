@@ -42,10 +42,10 @@ def describe_products(device: torch.device | str) -> str:
     """Return a message with the dtype of products on a device, and advice if it is the slow one."""
     if product_type(device) == torch.bfloat16:
         return f"products in bfloat16 on {device}"
-    told = f"products in float32 on {device}, which has no bfloat16 units and takes several times as long for a step"
+    message = f"products in float32 on {device}, which has no bfloat16 units and takes several times as long for a step"
     if torch.device(device).type == "cpu":
-        return f"{told}; train on a processor that has them ({', '.join(sorted(_FLAGS))}), or with --device cuda"
-    return f"{told}; train on a GPU that has them (compute capability 8.0 or more)"
+        return f"{message}; train on a processor that has them ({', '.join(sorted(_FLAGS))}), or with --device cuda"
+    return f"{message}; train on a GPU that has them (compute capability 8.0 or more)"
 
 
 def autocast(device: torch.device | str) -> AbstractContextManager[object]:

@@ -43,10 +43,10 @@ def texture_energy(pixels: Tensor, octaves: int = 2, reach: int = 4) -> list[Ten
     any position.
     """
     bright = pixels.mean(dim=1, keepdim=True)
-    found = []
+    energies = []
     for _ in range(octaves):
         coarse = functional.avg_pool2d(bright, 2)
         detail = bright - functional.interpolate(coarse, scale_factor=2.0, mode="nearest")
-        found.append(functional.avg_pool2d(detail.abs(), reach))
+        energies.append(functional.avg_pool2d(detail.abs(), reach))
         bright = coarse
-    return found
+    return energies

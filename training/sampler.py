@@ -83,8 +83,8 @@ class PairedScenes(NamedTuple):
 def check_pairs(scenes: PairedScenes, ratio: int) -> None:
     """Raise ValueError unless codes fill the grids, the grids are square, and `ratio` is the ratio of the grids."""
     data, grids = scenes.data, scenes.grids
-    wanted = [(len(data.low), grid.cells) for grid in (grids.low, grids.high)]
-    if [part.shape for part in data] != wanted or ratio != grids.ratio or grids.low.height != grids.low.width:
+    expected_shapes = [(len(data.low), grid.cells) for grid in (grids.low, grids.high)]
+    if [part.shape for part in data] != expected_shapes or ratio != grids.ratio or grids.low.height != grids.low.width:
         raise ValueError(
             f"sampler: expected as many rows of codes on square grids of {grids.low.cells} and {grids.high.cells} "
             f"cells and ratio {grids.ratio}, got {data.low.shape}, {data.high.shape} and {ratio}"
@@ -128,13 +128,13 @@ class _Recipe:
     def loss(self, step: int) -> Loss:
         random = np.random.default_rng([self.seed, step])
         rows = random.integers(len(self.data[0]), size=self.settings.batch)
-        given, wanted = (_square(codes[rows], self.place) for codes in self.data)
+        inputs, labels = (_square(codes[rows], self.place) for codes in self.data)
         with autocast(self.place):
-            logits = self.pupil.network(given)
-        cross = functional.cross_entropy(logits.flatten(0, 2).float(), wanted.flatten())
+            logits = self.pupil.network(inputs)
+        cross = functional.cross_entropy(logits.flatten(0, 2).float(), labels.flatten())
         figures: dict[str, float | Tensor] = {
             "ce": cross.detach(),
-            "accuracy": (logits.detach().argmax(-1) == wanted).float().mean(),
+            "accuracy": (logits.detach().argmax(-1) == labels).float().mean(),
         }
         value = self.losses.tokens * cross
         if self.losses.through_pictures:
@@ -146,13 +146,13 @@ class _Recipe:
         losses = self.losses
         real = to_pixels(self.pictures(rows.tolist(), self.side, "train"), self.place)
         with autocast(self.place):
-            drawn = draw_softly(self.vq, logits)
-            near = perceptual_distance(self.vq, drawn.pixels, real) if losses.perceptual else real.new_zeros(())
-        error = (drawn.pixels.float() - real).square().mean()
-        figures |= {"squared": error.detach(), "perceptual": near.detach(), "commitment": drawn.commitment.detach()}
-        value = losses.pixels * error + losses.perceptual * near + losses.commitment * drawn.commitment
+            decoding = draw_softly(self.vq, logits)
+            near = perceptual_distance(self.vq, decoding.pixels, real) if losses.perceptual else real.new_zeros(())
+        error = (decoding.pixels.float() - real).square().mean()
+        figures |= {"squared": error.detach(), "perceptual": near.detach(), "commitment": decoding.commitment.detach()}
+        value = losses.pixels * error + losses.perceptual * near + losses.commitment * decoding.commitment
         if self.pupil.critic is not None:
-            fooled, judged = duel(self.pupil.critic, drawn.pixels.float(), real)
+            fooled, judged = duel(self.pupil.critic, decoding.pixels.float(), real)
             figures |= {"critic": judged.detach()}
             value = value + losses.adversarial * fooled + judged
         return value
@@ -163,13 +163,13 @@ class _Recipe:
         count = min(self.settings.validated, len(self.validation[0]))
         for start in range(0, count, 8):
             rows = range(start, min(count, start + 8))
-            given, wanted = (_square(codes[rows.start : rows.stop], self.place) for codes in self.validation)
+            inputs, labels = (_square(codes[rows.start : rows.stop], self.place) for codes in self.validation)
             with autocast(self.place):
-                logits = self.pupil.network(given)
+                logits = self.pupil.network(inputs)
                 pixels = self.vq.decode_codes(logits.argmax(-1).flatten(1)).float().clamp(-1, 1)
             real = to_pixels(self.pictures(rows, self.side, "seen"), self.place)
-            right += float((logits.argmax(-1) == wanted).float().mean()) * len(rows)
-            cross += float(functional.cross_entropy(logits.flatten(0, 2).float(), wanted.flatten())) * len(rows)
+            right += float((logits.argmax(-1) == labels).float().mean()) * len(rows)
+            cross += float(functional.cross_entropy(logits.flatten(0, 2).float(), labels.flatten())) * len(rows)
             squared += float((pixels - real).square().mean()) * len(rows)
         return {
             "accuracy": right / count,
@@ -199,9 +199,9 @@ def read_sampler_start(path: Path | None, config: SamplerConfig, tokenizer: Path
     before, now = asdict(build(SamplerConfig, saved["config"]["sampler"])), asdict(config)
     differing = [name for name in now if before[name] != now[name]]
     if differing:
-        expected, given = (", ".join(f"{name} {widths[name]}" for name in differing) for widths in (now, before))
+        expected, actual = (", ".join(f"{name} {widths[name]}" for name in differing) for widths in (now, before))
         raise ValueError(
-            f"{path}: expected a sampler of {expected} to start from, got one of {given}; give --init-from the "
+            f"{path}: expected a sampler of {expected} to start from, got one of {actual}; give --init-from the "
             "checkpoint of a run with the same widths, or train one with `underpaint train sampler`"
         )
     trained_for, codes = str(saved["config"].get("codebook")), codebook_name(load_vq(tokenizer))
@@ -242,8 +242,8 @@ def train_sampler(
     recipe = _Recipe(pupil, vq, scenes, losses, settings, config.direction, seed)
     described: dict[str, Any] = {"kind": "sampler", "sampler": asdict(config), "losses": asdict(losses)}
     described |= {"low": list(scenes.grids.low), "high": list(scenes.grids.high), "codebook": codebook_name(vq)}
-    given, title = (
+    recipe_inputs, title = (
         Given({"seed": seed, "settings": asdict(settings)}, start and story(start)),
         f"sampler {config.direction}",
     )
-    return train(pupil, recipe.loss, out, loop, described, validate=recipe.validate, given=given, title=title)
+    return train(pupil, recipe.loss, out, loop, described, validate=recipe.validate, given=recipe_inputs, title=title)

@@ -58,11 +58,11 @@ def draw_softly(vq: VQModel, logits: Tensor) -> SoftDecoding:
 
 def _features(vq: VQModel, pixels: Tensor) -> list[Tensor]:
     hidden = vq.encoder.conv_in(pixels)
-    found = []
+    features = []
     for level in list(vq.encoder.conv_blocks)[:-1]:
         hidden = level(hidden)
-        found.append(functional.normalize(hidden.float(), dim=1))
-    return found
+        features.append(functional.normalize(hidden.float(), dim=1))
+    return features
 
 
 def perceptual_distance(vq: VQModel, found: Tensor, wanted: Tensor) -> Tensor:
@@ -105,5 +105,5 @@ def duel(critic: PatchCritic, found: Tensor, wanted: Tensor) -> Duel:
     """Hinge losses of generated pixels `found` against real pixels `wanted`."""
     frozen = {name: value.detach() for name, value in critic.named_parameters()}
     fooled = -functional_call(critic, frozen, (found,)).mean()
-    real, made = critic(wanted), critic(found.detach())
-    return Duel(fooled, functional.relu(1 - real).mean() + functional.relu(1 + made).mean())
+    real, fake = critic(wanted), critic(found.detach())
+    return Duel(fooled, functional.relu(1 - real).mean() + functional.relu(1 + fake).mean())

@@ -84,14 +84,14 @@ def train_super_resolution(
     place, side = torch.device(device), grids.high.height * vq.config.stride
 
     def enlarged(codes: PairedCodes, rows: NDArray[np.int64], split: Split) -> _Enlarged:
-        given, high = (torch.from_numpy(part[rows].astype(np.int64)).to(place) for part in codes)
+        low, high = (torch.from_numpy(part[rows].astype(np.int64)).to(place) for part in codes)
         with autocast(place):
             with torch.no_grad():
-                small = vq.decode_codes(given).clamp(-1, 1)
-            found = pupil.network(small.float())
-            latents = vq.latents(found)
+                small = vq.decode_codes(low).clamp(-1, 1)
+            pixels = pupil.network(small.float())
+            latents = vq.latents(pixels)
         cosines = functional.normalize(latents.float(), dim=1).flatten(2).transpose(1, 2) @ vq.quantize.codebook.T
-        return _Enlarged(found.float(), to_pixels(pictures(rows.tolist(), side, split), place), cosines, high)
+        return _Enlarged(pixels.float(), to_pixels(pictures(rows.tolist(), side, split), place), cosines, high)
 
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
@@ -114,5 +114,5 @@ def train_super_resolution(
 
     described: dict[str, Any] = {"kind": "superres", "superres": asdict(config), "codebook": codebook_name(vq)}
     described |= {"low": list(grids.low), "high": list(grids.high)}
-    given = Given({"seed": seed, "settings": asdict(settings)})
-    return train(pupil, loss, out, loop, described, validate=validate, given=given, title="super-resolution")
+    recipe_inputs = Given({"seed": seed, "settings": asdict(settings)})
+    return train(pupil, loss, out, loop, described, validate=validate, given=recipe_inputs, title="super-resolution")

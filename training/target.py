@@ -72,15 +72,17 @@ def expand_depth(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
     A new layer's two output matrices are 0, as in function-preserving growth (arXiv 1511.05641); they get gradients.
     Raises ValueError if `layers` is less than the number of existing layers.
     """
-    held = shallow.decoder.config.layers
-    if layers < held:
-        raise ValueError(f"target: expected at least the {held} layers that it has, got {layers}")
+    shallow_layers = shallow.decoder.config.layers
+    if layers < shallow_layers:
+        raise ValueError(f"target: expected at least the {shallow_layers} layers that it has, got {layers}")
     words = shallow.words.embedding.num_embeddings
-    made = CaptionedTarget(replace(shallow.decoder.config, layers=layers), shallow.caption_dim, words)
-    places, first = [layer * layers // held for layer in range(held)], shallow.decoder.layers[0]
-    own = {name: value for name, value in shallow.state_dict().items() if not name.startswith("decoder.layers.")}
-    made.load_state_dict(own, strict=False)
-    for number, layer in enumerate(made.decoder.layers):
+    deep = CaptionedTarget(replace(shallow.decoder.config, layers=layers), shallow.caption_dim, words)
+    places, first = [layer * layers // shallow_layers for layer in range(shallow_layers)], shallow.decoder.layers[0]
+    other_weights = {
+        name: value for name, value in shallow.state_dict().items() if not name.startswith("decoder.layers.")
+    }
+    deep.load_state_dict(other_weights, strict=False)
+    for number, layer in enumerate(deep.decoder.layers):
         assert isinstance(layer, Layer)
         if number in places:
             layer.load_state_dict(shallow.decoder.layers[places.index(number)].state_dict())
@@ -89,7 +91,7 @@ def expand_depth(shallow: CaptionedTarget, layers: int) -> CaptionedTarget:
             initialise(layer)
             layer.out.weight.zero_()
             layer.down.weight.zero_()
-    return made
+    return deep
 
 
 def validation_loss(
@@ -146,8 +148,10 @@ def train_target(
     if not sides or config.grid_side != sides[-1]:
         raise ValueError(f"target: expected the grid of {config.grid_side} to be the largest of {sides}")
     start = None if init_from is None else read(init_from, "target")
-    given = Given({"seed": seed, "settings": asdict(settings), "thing_weight": thing_weight}, start and story(start))
-    refuse_other(out, given)
+    recipe_inputs = Given(
+        {"seed": seed, "settings": asdict(settings), "thing_weight": thing_weight}, start and story(start)
+    )
+    refuse_other(out, recipe_inputs)
     torch.manual_seed(seed)
     model = CaptionedTarget(config, caption_dim, words)
     if start is not None:
@@ -182,15 +186,17 @@ def train_target(
     def validate() -> dict[str, float]:
         return {
             f"validation_ce_{side * STRIDE}": validation_loss(
-                views[side], held.validation, min(settings.validated, len(held.validation.codes)), place
+                views[side], grid_data.validation, min(settings.validated, len(grid_data.validation.codes)), place
             )
-            for side, held in grids.items()
+            for side, grid_data in grids.items()
         }
 
     described: dict[str, Any] = {"kind": "target", "resolution": sides[-1] * STRIDE, "words": words}
     described |= {"grids": sides, "scenes": "textured", "caption_dim": caption_dim, "decoder": asdict(config)}
     title = "target, all grids"
-    return train(model, loss, out, loop, described, validate=validate, at_share=follow, given=given, title=title)
+    return train(
+        model, loss, out, loop, described, validate=validate, at_share=follow, given=recipe_inputs, title=title
+    )
 
 
 def _cross_entropies(view: CaptionedTarget, compiled: bool) -> Callable[[Tensor, Tensor], Tensor]:
@@ -203,11 +209,11 @@ def _cross_entropies(view: CaptionedTarget, compiled: bool) -> Callable[[Tensor,
     return torch.compile(of, dynamic=False) if compiled else of
 
 
-def _require_widths(told: str, start: CaptionedTarget, wanted: CaptionedTarget) -> None:
-    """Raise ValueError if a target to start from differs from the wanted one in more than its layers."""
+def _require_widths(path: str, start: CaptionedTarget, model: CaptionedTarget) -> None:
+    """Raise ValueError if a target to start from differs from `model` in more than its layers."""
 
     def widths(one: CaptionedTarget) -> tuple[object, ...]:
         return one.decoder.config, one.caption_dim, one.words.embedding.num_embeddings
 
-    if widths(start) != widths(wanted):
-        raise ValueError(f"{told}: expected a target of {widths(wanted)} but for its layers, got {widths(start)}")
+    if widths(start) != widths(model):
+        raise ValueError(f"{path}: expected a target of {widths(model)} but for its layers, got {widths(start)}")

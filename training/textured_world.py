@@ -90,8 +90,8 @@ class WorldSettings:
 
     def __post_init__(self) -> None:
         if self.sides not in SIDES:
-            known = " or ".join(",".join(map(str, sides)) for sides in SIDES)
-            raise ValueError(f"sides: expected {known}, got {','.join(map(str, self.sides)) or 'none'}")
+            choices = " or ".join(",".join(map(str, sides)) for sides in SIDES)
+            raise ValueError(f"sides: expected {choices}, got {','.join(map(str, self.sides)) or 'none'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +115,29 @@ class _World:
 
     @property
     def data(self) -> WorldData:
-        own = self.settings
-        counts = own.sides, own.scenes, own.validation_scenes
+        settings = self.settings
+        counts = settings.sides, settings.scenes, settings.validation_scenes
         return WorldData(self.out, self.checkpoint("tokenizer"), self.pictures, *counts, self.device, self.report)
 
     def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
-        own, loop = self.settings, self.loop(tokenizer_recipe.LOOP, minutes)
+        settings, loop = self.settings, self.loop(tokenizer_recipe.LOOP, minutes)
         return train_tokenizer(
             folder,
             self.pictures,
-            config=own.vq,
-            settings=own.tokenizer,
+            config=settings.vq,
+            settings=settings.tokenizer,
             loop=loop,
             seed=self.seed,
             device=self.device,
         )
 
     def judge(self, folder: Path, minutes: float) -> TrainingResult:
-        own, loop = self.settings, self.loop(JUDGE_LOOP, minutes)
+        settings, loop = self.settings, self.loop(JUDGE_LOOP, minutes)
         return train_judge(
             folder,
             self.pictures.sheet,
-            config=own.judge,
-            settings=own.judging,
+            config=settings.judge,
+            settings=settings.judging,
             loop=loop,
             tokenizer=self.checkpoint("tokenizer"),
             seed=self.seed,
@@ -145,21 +145,21 @@ class _World:
         )
 
     def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
-        own = self.settings
-        return self.target_of(own.shallow_layers, folder, self.loop(target_recipe.LOOP, minutes))
+        settings = self.settings
+        return self.target_of(settings.shallow_layers, folder, self.loop(target_recipe.LOOP, minutes))
 
     def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
         """Train a target with this many layers on all grids."""
-        own = self.settings
-        grids = self.data.target_grids(weighted=own.thing_weight != 1)
+        settings = self.settings
+        grids = self.data.target_grids(weighted=settings.thing_weight != 1)
         return train_target(
             folder,
             grids,
-            config=replace(own.decoder, grid_side=max(grids), layers=layers),
-            caption_dim=own.caption_dim,
-            settings=own.target,
+            config=replace(settings.decoder, grid_side=max(grids), layers=layers),
+            caption_dim=settings.caption_dim,
+            settings=settings.target,
             loop=loop,
-            thing_weight=own.thing_weight,
+            thing_weight=settings.thing_weight,
             init_from=init_from,
             seed=self.seed,
             device=self.device,
@@ -167,35 +167,35 @@ class _World:
         )
 
     def target(self, folder: Path, minutes: float) -> TrainingResult:
-        own, shallow = self.settings, self.checkpoint("target_shallow")
+        settings, shallow = self.settings, self.checkpoint("target_shallow")
         start, loop = shallow if shallow.exists() else None, self.loop(target_recipe.GROWN_LOOP, minutes)
-        return self.target_of(own.decoder.layers, folder, loop, start)
+        return self.target_of(settings.decoder.layers, folder, loop, start)
 
     def guided(self, folder: Path, minutes: float) -> TrainingResult:
-        own = self.settings
+        settings = self.settings
         return train_guided(
             folder,
             self.data.plain_grids(),
             self.checkpoint("target"),
-            own.guidance,
-            settings=own.guiding,
+            settings.guidance,
+            settings=settings.guiding,
             loop=self.loop(GUIDED_LOOP, minutes),
             seed=self.seed,
             device=self.device,
         )
 
     def drafter(self, folder: Path, minutes: float) -> TrainingResult:
-        own, guided = self.settings, self.checkpoint("guided")
-        drawn = self.data.drawn(guided, own.drawings, own.drawing)
-        if drawn is None:
+        settings, guided = self.settings, self.checkpoint("guided")
+        drawings = self.data.drawn(guided, settings.drawings, settings.drawing)
+        if drawings is None:
             return TrainingResult(0, False, {})
         return train_drafter(
             folder,
             self.data.plain_grids(),
             guided,
-            settings=own.drafter,
+            settings=settings.drafter,
             loop=self.loop(_DRAFTER_LOOP, minutes),
-            drawn=drawn,
+            drawn=drawings,
             seed=self.seed,
             device=self.device,
         )
@@ -240,8 +240,8 @@ def textured_stages(
 
     `compiled`: for the targets, see `train_target`. `report` receives the progress of encoding and drawing.
     """
-    own = settings or WorldSettings()
-    world = _World(out, pictures, own, seed, device, compiled, report)
+    world_settings = settings or WorldSettings()
+    world = _World(out, pictures, world_settings, seed, device, compiled, report)
     recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
         ("tokenizer", world.tokenizer),
         ("judge", world.judge),

@@ -107,9 +107,9 @@ class _Recipe:
         quantized = self.model.quantize(latents)
         passed = quantized.values if quantise else functional.normalize(latents.float(), dim=1)
         with autocast(self.device):
-            found = self.model.decode(passed)
-        value = reconstruction_loss(found.float(), pixels, self.settings.weights)
-        mse = (found.float().clamp(-1, 1) - pixels).square().mean().detach()
+            reconstruction = self.model.decode(passed)
+        value = reconstruction_loss(reconstruction.float(), pixels, self.settings.weights)
+        mse = (reconstruction.float().clamp(-1, 1) - pixels).square().mean().detach()
         figures: dict[str, float | Tensor] = {"psnr": 10 * torch.log10(4 / mse)}
         if quantise:
             value = value + quantized.codebook_loss + self.settings.commitment_weight * quantized.commitment
@@ -122,13 +122,13 @@ class _Recipe:
     def start_codebook(self, step: int) -> None:
         """Set the codebook by k-means over the latents of sixteen batches."""
         self.model.eval()
-        found = []
+        batch_latents = []
         for offset in range(16):
             with autocast(self.device):
                 latents = self.model.latents(self.batch(step + offset))
-            found.append(self.model.quantize(latents).latents)
+            batch_latents.append(self.model.quantize(latents).latents)
         self.model.train()
-        rows = torch.cat(found)
+        rows = torch.cat(batch_latents)
         self.model.quantize.embedding.weight.copy_(
             spherical_kmeans(rows, self.model.config.codebook_size, 8, self.seed)
         )
@@ -156,9 +156,9 @@ class _Recipe:
             for start in range(0, count, 16):
                 pixels = to_pixels(self.pictures(range(start, min(count, start + 16)), size, "seen"), self.device)
                 with autocast(self.device):
-                    found, quantized = self.model(pixels)
+                    reconstruction, quantized = self.model(pixels)
                 codes.append(quantized.codes)
-                error += float((found.float().clamp(-1, 1) - pixels).square().mean()) * len(pixels)
+                error += float((reconstruction.float().clamp(-1, 1) - pixels).square().mean()) * len(pixels)
             figures[f"psnr_{size}"] = float(10 * np.log10(4 / (error / count)))
         figures["codes_used"] = float(torch.bincount(torch.cat(codes)).count_nonzero())
         return figures
@@ -190,8 +190,8 @@ def train_tokenizer(
     """
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))
-    given = Given({"seed": seed, "settings": asdict(settings)})
-    refuse_other(out, given)
+    recipe_inputs = Given({"seed": seed, "settings": asdict(settings)})
+    refuse_other(out, recipe_inputs)
     recipe = _Recipe(model, pictures, settings, loop.steps, seed)
     widths = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
     return train(
@@ -202,6 +202,6 @@ def train_tokenizer(
         {"kind": "tokenizer", "vq": widths, "scenes": "textured"},
         validate=recipe.validate,
         after_step=recipe.after_step,
-        given=given,
+        given=recipe_inputs,
         title="tokenizer",
     )

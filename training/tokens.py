@@ -53,11 +53,11 @@ def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -
         write_beside(path, json.dumps(about).encode())
         return
     try:
-        found = read_json(path)
+        saved_source = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} should say {told}, and is damaged ({error}). {remedy}") from error
-    if found != about:
-        raise ValueError(f"{path} says {found}; now wanted {about}. {remedy}")
+    if saved_source != about:
+        raise ValueError(f"{path} says {saved_source}; now wanted {about}. {remedy}")
 
 
 @torch.no_grad()
@@ -93,13 +93,13 @@ def encode_pictures(
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{split}_{resolution}"
     about = {"tokenizer": _fingerprint(vq), **source}
-    told, remedy = "which tokenizer the codes beside it come from", "Delete its folder to encode again."
-    check_source(stem.with_suffix(".json"), about, told, remedy)
+    description, remedy = "which tokenizer the codes beside it come from", "Delete its folder to encode again."
+    check_source(stem.with_suffix(".json"), about, description, remedy)
     path = stem.with_suffix(".codes")
-    held = path.stat().st_size // (2 * cells) if path.exists() else 0
-    if held < count:
+    cached_rows = path.stat().st_size // (2 * cells) if path.exists() else 0
+    if cached_rows < count:
         with named(path), path.open("ab") as file:
-            file.write(np.full((count - held, cells), -1, np.int16).tobytes())
+            file.write(np.full((count - cached_rows, cells), -1, np.int16).tobytes())
     codes: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(count, cells))
     todo = np.flatnonzero(codes[:, 0] < 0)
     vq = channels_last(vq.to(device))
@@ -108,8 +108,8 @@ def encode_pictures(
         rows = todo[start : start + together]
         pixels = to_pixels(pictures(rows.tolist(), resolution, split), device)
         with autocast(device):
-            found = vq.encode(pixels)
-        encoded = found.cpu().numpy().astype(np.int16)
+            batch_codes = vq.encode(pixels)
+        encoded = batch_codes.cpu().numpy().astype(np.int16)
         codes[rows, 1:] = encoded[:, 1:]
         codes[rows, 0] = encoded[:, 0]  # written last: a row with a first code is complete, even after a crash
         if report is not None:

@@ -106,15 +106,15 @@ def train_world(
 
 
 def _check(path: Path, about: Mapping[str, Any]) -> None:
-    given = json.loads(json.dumps(about))
+    settings = json.loads(json.dumps(about))
     if not path.exists():
-        write_beside(path, (json.dumps(given, indent=1, sort_keys=True) + "\n").encode())
+        write_beside(path, (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode())
         return
     try:
         saved = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); give another --out, or remove the folder") from error
-    apart = differences(saved, given)
+    apart = differences(saved, settings)
     if apart:
         raise ValueError(
             f"{path.parent} holds a world of {'; '.join(apart)}. Give the same to continue it, or another --out"

@@ -46,16 +46,16 @@ class WorldData:
 
         weighted: whether to mark the cells that show a thing.
         """
-        stride, found = self.stride, dict[int, GridData]()
+        stride, grids = self.stride, dict[int, GridData]()
         for side in self.sides:
             count = self.scenes * (max(self.sides) // side) ** 2
             data = self._grid_data(side, count)
             if weighted:
-                shown = (textured_scene(SCENE_SEED, index, "train") for index in range(count))
-                things = np.stack([thing_cells(one, side // stride).ravel() for one in shown])
+                scenes = (textured_scene(SCENE_SEED, index, "train") for index in range(count))
+                things = np.stack([thing_cells(one, side // stride).ravel() for one in scenes])
                 data = data._replace(things=things)
-            found[side // stride] = data
-        return found
+            grids[side // stride] = data
+        return grids
 
     def plain_grids(self) -> dict[int, GridData]:
         """Scenes by the grid's side in cells, equally many on each: to learn the full distributions of a target."""
@@ -75,7 +75,7 @@ class WorldData:
 
     def drawn(self, guided: Path, count: int, settings: DrawSettings) -> dict[int, TokenSet] | None:
         """At least `count` pictures drawn by the target at `guided` on each grid; None if drawing was stopped."""
-        folder, stride, found = self.out / "drawn", self.stride, dict[int, TokenSet]()
+        folder, stride, drawings = self.out / "drawn", self.stride, dict[int, TokenSet]()
         for side in self.sides:
             grid = side // stride
             done = draw_scenes(
@@ -90,8 +90,8 @@ class WorldData:
             )
             if done.rows < done.wanted:
                 return None
-            found[grid] = load_drawn(folder, on_grid(load_target(guided), grid))
-        return found
+            drawings[grid] = load_drawn(folder, on_grid(load_target(guided), grid))
+        return drawings
 
     def _grid_data(self, side: int, count: int) -> GridData:
         return GridData(self._tokens(side, "train", count), self._tokens(side, "seen", self.validation_scenes))
@@ -100,9 +100,9 @@ class WorldData:
         return TokenSet(self._codes(side, split, count), textured_captions(range(count), split, side))
 
     def _codes(self, side: int, split: Split, count: int) -> NDArray[np.int16]:
-        told = partial(self._told, f"encoding {split} pictures of {side} px")
-        wanted = (self.pictures, side, count, split, self.pictures.source, self.device, told)
-        return encode_pictures(self.out / "tokens", self.tokenizer, *wanted)
+        report = partial(self._told, f"encoding {split} pictures of {side} px")
+        arguments = (self.pictures, side, count, split, self.pictures.source, self.device, report)
+        return encode_pictures(self.out / "tokens", self.tokenizer, *arguments)
 
     def _told(self, what: str, done: int, total: int) -> None:
         self.report(what, done, total, "pictures")

@@ -194,21 +194,21 @@ def fetch(package: ArtPackage, folder: Path, report: Report = unheard) -> Path:
 
 
 def _check(tarball: Path, package: ArtPackage, remedy: str) -> None:
-    found = hashlib.sha256(tarball.read_bytes()).hexdigest()
-    if found != package.sha256:
-        raise ValueError(f"{tarball}: expected SHA-256 {package.sha256}, found {found}; {remedy}")
+    digest = hashlib.sha256(tarball.read_bytes()).hexdigest()
+    if digest != package.sha256:
+        raise ValueError(f"{tarball}: expected SHA-256 {package.sha256}, found {digest}; {remedy}")
 
 
-def _download(package: ArtPackage, wanted: Path, aside: Path, report: Report) -> None:
+def _download(package: ArtPackage, destination: Path, aside: Path, report: Report) -> None:
     """Let npm download the tarball into `aside`, with its own registry, proxy and certificates.
 
     npm does not report its progress, which is therefore measured by the size of its cache in `aside`.
     """
     npm, name = shutil.which("npm"), f"{package.name}@{package.version}"
     if npm is None:
-        raise OSError(f"npm is needed to fetch {name}: install it, or put its tarball at {wanted}")
-    cache, said = aside / "cache", aside / "said"
-    with said.open("wb") as stream:
+        raise OSError(f"npm is needed to fetch {name}: install it, or put its tarball at {destination}")
+    cache, log_file = aside / "cache", aside / "said"
+    with log_file.open("wb") as stream:
         running = subprocess.Popen([npm, "pack", name, "--cache", cache], cwd=aside, stdout=stream, stderr=stream)
         there = 0
         try:
@@ -222,18 +222,18 @@ def _download(package: ArtPackage, wanted: Path, aside: Path, report: Report) ->
             running.kill()
             running.wait()
     if running.returncode != 0 or not (aside / package.tarball).exists():
-        told = said.read_text(errors="replace")[-800:]
-        raise OSError(f"npm pack {name} failed; put its tarball at {wanted}, or run again:\n{told}")
+        log_text = log_file.read_text(errors="replace")[-800:]
+        raise OSError(f"npm pack {name} failed; put its tarball at {destination}, or run again:\n{log_text}")
     report(f"fetching {name}", package.bytes, package.bytes, "bytes")
 
 
 def _size(folder: Path) -> int:
     """Total size in bytes of the files below a folder that another program is writing."""
-    found = 0
+    total = 0
     for file in folder.rglob("*"):
         with suppress(OSError):  # the file was moved in the meantime
-            found += file.stat().st_size if file.is_file() else 0
-    return found
+            total += file.stat().st_size if file.is_file() else 0
+    return total
 
 
 def _member_names(style: str, concept: str) -> tuple[str, ...]:
@@ -245,19 +245,19 @@ def _member_names(style: str, concept: str) -> tuple[str, ...]:
 
 
 def _read_images(tarball: Path, style: str) -> Iterator[Image.Image]:
-    wanted = {name for concept in CONCEPTS for name in _member_names(style, concept)}
-    found: dict[str, bytes] = {}
+    member_names = {name for concept in CONCEPTS for name in _member_names(style, concept)}
+    files: dict[str, bytes] = {}
     with tarfile.open(tarball) as archive:
         for member in archive:
-            if member.name in wanted:
+            if member.name in member_names:
                 content = archive.extractfile(member)
                 if content is not None:
-                    found[member.name] = content.read()
+                    files[member.name] = content.read()
     for concept in CONCEPTS:
-        names = [name for name in _member_names(style, concept) if name in found]
+        names = [name for name in _member_names(style, concept) if name in files]
         if not names:
             raise ValueError(f"{tarball}: no {style} picture of {concept!r} ({_CODE_POINTS[concept]})")
-        yield _decode(found[names[0]], style)
+        yield _decode(files[names[0]], style)
 
 
 def _decode(content: bytes, style: str) -> Image.Image:

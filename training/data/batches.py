@@ -20,9 +20,9 @@ class Batch(NamedTuple):
 
 def numbered_batch(sheet: TexturedSheet, seed: int, start: int, count: int, split: Split, size: int) -> Batch:
     """Render scenes `start` to `start + count - 1` of a split at `size` px."""
-    shown = [textured_scene(seed, start + offset, split) for offset in range(count)]
+    scenes = [textured_scene(seed, start + offset, split) for offset in range(count)]
     return Batch(
-        np.stack([render_textured(one, sheet, size) for one in shown]),
-        np.stack([textured_word_ids(one.prompt, size) for one in shown]),
-        np.array([list(one.prompt.class_ids().values()) for one in shown], np.int64),
+        np.stack([render_textured(one, sheet, size) for one in scenes]),
+        np.stack([textured_word_ids(one.prompt, size) for one in scenes]),
+        np.array([list(one.prompt.class_ids().values()) for one in scenes], np.int64),
     )

@@ -136,19 +136,19 @@ class _Thing(NamedTuple):
     far: bool
 
 
-def _things(shown: TexturedScene) -> list[_Thing]:
+def _things(scene: TexturedScene) -> list[_Thing]:
     """Return the things to draw, farthest first. A companion is far, unless it stands in front of both things."""
-    prompt = shown.prompt
+    prompt = scene.prompt
     behind = prompt.relation == "behind"
-    first, second, third = shown.mirrored
-    drawn = [
-        _Thing(shown.first, prompt.thing, prompt.finish, shown.surfaces[0], first, behind),
-        _Thing(shown.second, prompt.other, prompt.other_finish, shown.surfaces[1], second, False),
+    first, second, third = scene.mirrored
+    things = [
+        _Thing(scene.first, prompt.thing, prompt.finish, scene.surfaces[0], first, behind),
+        _Thing(scene.second, prompt.other, prompt.other_finish, scene.surfaces[1], second, False),
     ]
     if prompt.companion != NO_COMPANION:
-        companion = _Thing(shown.companion, prompt.companion, "outlined", None, third, not behind)
-        drawn.insert(len(drawn) if behind else 0, companion)
-    return drawn
+        companion = _Thing(scene.companion, prompt.companion, "outlined", None, third, not behind)
+        things.insert(len(things) if behind else 0, companion)
+    return things
 
 
 def render_textured(shown: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
@@ -160,19 +160,19 @@ def render_textured(shown: TexturedScene, sheet: TexturedSheet, size: int = 128)
     return (picture * np.float32(255) + np.float32(0.5)).astype(np.uint8)
 
 
-def _landscape(shown: TexturedScene, size: int) -> tuple[Floats, Floats]:
+def _landscape(scene: TexturedScene, size: int) -> tuple[Floats, Floats]:
     """Sky and ground without things, [size, size, 3], and the ground's coverage, [size, size, 1]; float32, 0 to 1."""
     if size not in RESOLUTIONS:
         raise ValueError(f"scene size: expected one of {', '.join(map(str, RESOLUTIONS))}, got {size}")
     across, down = _grid(size)
-    prompt = shown.prompt
+    prompt = scene.prompt
     light_x, light_y = _LIGHT[prompt.light]
-    height = _horizon(shown, across)
+    height = _horizon(scene, across)
     top, low = (np.array(stop, np.float32) / 255 for stop in SKY_COLOURS[prompt.sky])
     rise = np.minimum(down / height, 1)[..., None]
     glow = np.exp(-8 * (across - 0.5 - 0.4 * light_x) ** 2 - 6 * (down - 0.15) ** 2)[..., None]
     sky = top + rise * (low - top) + np.float32(0.12) * glow
-    ground = _ground(shown, size, height)
+    ground = _ground(scene, size, height)
     # Brighter towards the light, darker near the viewer's feet on the other side.
     lit = 1 + 0.42 * light_x * (across - 0.5) + 0.34 * light_y * (down - 0.62)
     ground *= lit[..., None].astype(np.float32)
@@ -180,10 +180,10 @@ def _landscape(shown: TexturedScene, size: int) -> tuple[Floats, Floats]:
     return sky + cover * (ground - sky), cover
 
 
-def _horizon(shown: TexturedScene, across: Floats) -> Floats:
+def _horizon(scene: TexturedScene, across: Floats) -> Floats:
     """Height of the horizon per column, [1, size], from the top, 0 to 1."""
-    waves = np.sin(2 * np.pi * (1.5 * across + shown.phase / 16)) + 0.5 * np.sin(2 * np.pi * (4 * across + 0.3))
-    height: Floats = (shown.horizon + shown.tilt * (across - 0.5) + shown.wobble * waves) / _BASE
+    waves = np.sin(2 * np.pi * (1.5 * across + scene.phase / 16)) + 0.5 * np.sin(2 * np.pi * (4 * across + 0.3))
+    height: Floats = (scene.horizon + scene.tilt * (across - 0.5) + scene.wobble * waves) / _BASE
     return height.astype(np.float32)
 
 
@@ -191,9 +191,9 @@ def _cut(kind: str, at: Window, side: int, picture: int) -> NDArray[np.uint8]:
     return window(kind, at.tile, at.x, at.y, at.flips, side, picture)
 
 
-def _ground(shown: TexturedScene, size: int, height: Floats) -> Floats:
-    prompt = shown.prompt
-    level = _cut(prompt.ground, shown.ground, size, size // 2 if shown.fine else size)
+def _ground(scene: TexturedScene, size: int, height: Floats) -> Floats:
+    prompt = scene.prompt
+    level = _cut(prompt.ground, scene.ground, size, size // 2 if scene.fine else size)
     palette = _palette(prompt.colour)
     if prompt.depth == "sharp":
         return palette[level]
@@ -218,8 +218,8 @@ def _put(picture: Floats, ground: Floats, sheet: TexturedSheet, thing: _Thing, p
     # The shadow lies flat at the thing's foot, away from the light.
     foot = (at.top + at.side) * scale - (len(shadow) * 5) // 8
     thrown = at.left * scale - round(light_x * 0.22 * at.side) * scale
-    seen, own = _overlap(len(picture), thrown, foot, side, len(shadow))
-    picture[seen] *= 1 - _SHADE * shadow[own] * ground[seen]
+    seen, crop = _overlap(len(picture), thrown, foot, side, len(shadow))
+    picture[seen] *= 1 - _SHADE * shadow[crop] * ground[seen]
     colour, cover = sheet.sprite(thing.name, thing.finish, side, scale if thing.far and prompt.depth == "soft" else 0)
     across, down = _grid_of(side)
     shade = 1 + 0.4 * light_x * across + 0.3 * light_y * down
@@ -227,9 +227,9 @@ def _put(picture: Floats, ground: Floats, sheet: TexturedSheet, thing: _Thing, p
         kind, depth = _SURFACE[thing.finish]
         grain = _cut(kind, thing.surface, side, len(picture) // 2).astype(np.float32) / 255
         shade = shade * (1 + depth * (grain - 0.5))
-    seen, own = _overlap(len(picture), at.left * scale, at.top * scale, side, side)
-    paint = (colour[:, ::mirror] * shade[..., None].astype(np.float32))[own]
-    hidden = cover[:, ::mirror][own]
+    seen, crop = _overlap(len(picture), at.left * scale, at.top * scale, side, side)
+    paint = (colour[:, ::mirror] * shade[..., None].astype(np.float32))[crop]
+    hidden = cover[:, ::mirror][crop]
     picture[seen] = (1 - hidden) * picture[seen] + np.minimum(paint, hidden)
 
 
@@ -250,12 +250,12 @@ def _overlap(size: int, left: int, top: int, width: int, height: int) -> tuple[B
 def regions(shown: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
     """Return the region of every pixel, uint8 [size, size], as indices into `REGIONS`."""
     across, down = _grid(size)
-    found = np.where(down < _horizon(shown, across), np.uint8(0), np.uint8(1))
+    labels = np.where(down < _horizon(shown, across), np.uint8(0), np.uint8(1))
     scale = size // _BASE
     for thing in _things(shown):
         at = thing.at
         _, cover = sheet.sprite(thing.name, thing.finish, at.side * scale, 0)
         seen = cover[:, :: -1 if thing.mirrored else 1, 0] > 0.5
-        place, own = _overlap(size, at.left * scale, at.top * scale, len(seen), len(seen))
-        found[place] = np.where(seen[own], np.uint8(2), found[place])
-    return found
+        place, crop = _overlap(size, at.left * scale, at.top * scale, len(seen), len(seen))
+        labels[place] = np.where(seen[crop], np.uint8(2), labels[place])
+    return labels

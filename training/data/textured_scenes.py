@@ -101,9 +101,9 @@ def textured_scene(seed: int, index: int, split: Split) -> TexturedScene:
         raise ValueError(f"scene: expected index >= 0 and 0 <= seed < 2**64, got index {index}, seed {seed}")
     source = _Source(seed, index, split)
     while True:
-        shown = _drawn(source, split)
-        if _measured(shown) == (split in ("seen", "held_out")):
-            return shown
+        scene = _drawn(source, split)
+        if _measured(scene) == (split in ("seen", "held_out")):
+            return scene
 
 
 def thing_cells(shown: TexturedScene, grid_side: int) -> NDArray[np.bool_]:
@@ -112,11 +112,11 @@ def thing_cells(shown: TexturedScene, grid_side: int) -> NDArray[np.bool_]:
     squares = [shown.first, shown.second]
     if shown.prompt.companion != NO_COMPANION:
         squares.append(shown.companion)
-    found = np.zeros((grid_side, grid_side), np.bool_)
+    mask = np.zeros((grid_side, grid_side), np.bool_)
     for left, top, side in squares:
         rows, columns = ((start <= centres) & (centres < start + side) for start in (top, left))
-        found |= rows[:, None] & columns
-    return found
+        mask |= rows[:, None] & columns
+    return mask
 
 
 def _drawn(source: _Source, split: Split) -> TexturedScene:
@@ -160,7 +160,7 @@ def _placed(source: _Source, relation: str) -> tuple[Placed, Placed, Placed]:
     return first, second, third
 
 
-def _measured(shown: TexturedScene) -> bool:
+def _measured(scene: TexturedScene) -> bool:
     """Return whether a scene is reserved for measuring, by a hash, which keeps every attribute balanced."""
-    digest = hashlib.blake2b(repr(shown).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(repr(scene).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % _MEASURED_ONE_IN == 0

@@ -165,9 +165,9 @@ UPRIGHT: Final = frozenset({"waves", "brick", "cloth"})
 @lru_cache(maxsize=TILES * len(KINDS))
 def _pyramid(kind: str, number: int) -> dict[int, NDArray[np.uint8]]:
     """Return the tile at each scale, by the side of its picture, repeated once so that windows may cross its edge."""
-    made = _MAKERS[kind](np.random.default_rng([_SEED, KINDS.index(kind), number]))
-    low, high = np.quantile(made[::4, ::4], (0.005, 0.995))
-    level = (np.clip((made - low) / (high - low), 0, 1) * 255).astype(np.float32)
+    tile = _MAKERS[kind](np.random.default_rng([_SEED, KINDS.index(kind), number]))
+    low, high = np.quantile(tile[::4, ::4], (0.005, 0.995))
+    level = (np.clip((tile - low) / (high - low), 0, 1) * 255).astype(np.float32)
     levels = {}
     side = FINEST
     # The picture's own side, and one level more, for windows that show the texture half as large.
