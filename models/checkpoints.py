@@ -64,12 +64,12 @@ def _whole(saved: Any, path: Path) -> dict[str, Any]:
 
 def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -> None:
     """Load weights into `model`; raise ValueError, naming `what`, if they do not fit the model or are not finite."""
-    for name, own in model.state_dict().items():
-        given = state.get(name)
-        if isinstance(given, Tensor) and given.is_floating_point() != own.is_floating_point():
+    for name, expected in model.state_dict().items():
+        weight = state.get(name)
+        if isinstance(weight, Tensor) and weight.is_floating_point() != expected.is_floating_point():
             raise ValueError(
-                f"{what}: expected {own.dtype} numbers in {name}, got {given.dtype}; it is damaged or was edited: "
-                "train it again, or name another"
+                f"{what}: expected {expected.dtype} numbers in {name}, got {weight.dtype}; it is damaged or was "
+                "edited: train it again, or name another"
             )
     try:
         model.load_state_dict(state)
@@ -110,9 +110,9 @@ def _existing(path: Path, kind: str) -> Path:
 
 def _of_kind(saved: dict[str, Any], path: Path, kind: str) -> dict[str, Any]:
     """Return `saved`; raise ValueError unless its config has the kind `kind` and the keys that the kind requires."""
-    found = saved["config"].get("kind")
-    if found != kind:
-        raise ValueError(f"{path} holds a {found!r} checkpoint; wanted {kind!r}")
+    saved_kind = saved["config"].get("kind")
+    if saved_kind != kind:
+        raise ValueError(f"{path} holds a {saved_kind!r} checkpoint; wanted {kind!r}")
     lacking = [part for part in _NEEDED.get(kind, ()) if part not in saved["config"]]
     if lacking:
         raise ValueError(
@@ -135,9 +135,9 @@ def story(saved: Mapping[str, Any]) -> dict[str, Any]:
 
     It has "kind" and, if recorded, "step" (in total), "elapsed_seconds", "validation" and "runs" (`training.history`).
     """
-    told: dict[str, Any] = {"kind": saved["config"]["kind"]}
-    told |= {name: saved[name] for name in ("step", "elapsed_seconds", "validation", "runs") if name in saved}
-    return told
+    history: dict[str, Any] = {"kind": saved["config"]["kind"]}
+    history |= {name: saved[name] for name in ("step", "elapsed_seconds", "validation", "runs") if name in saved}
+    return history
 
 
 def load_vq(path: Path) -> VQModel:
@@ -175,9 +175,9 @@ def _last_tokenizer(path: Path, inode: int, changed_ns: int) -> Any:
 
 def _published_vq(path: Path) -> VQModel:
     names = read_checkpoint(path).tensors.shapes
-    found = load_published("chameleon-vq" if any("encoder.down." in name for name in names) else "vq", path).vq
-    assert found is not None
-    return found
+    vq = load_published("chameleon-vq" if any("encoder.down." in name for name in names) else "vq", path).vq
+    assert vq is not None
+    return vq
 
 
 def target_of(saved: Mapping[str, Any], what: str | Path = "a target's checkpoint") -> CaptionedTarget:
@@ -203,13 +203,13 @@ def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
 
 def config_caption_dim(config: Mapping[str, Any]) -> int:
     """Return the width of caption features in a target's checkpoint; raise ValueError if it is missing or invalid."""
-    found = config.get("caption_dim")
-    if type(found) is not int or not 1 <= found <= MOST_CAPTION_DIM:
+    caption_dim = config.get("caption_dim")
+    if type(caption_dim) is not int or not 1 <= caption_dim <= MOST_CAPTION_DIM:
         raise ValueError(
             "a target's checkpoint does not say the width of its captions: expected caption_dim from 1 to "
-            f"{MOST_CAPTION_DIM}, got {str(found)[:60]}"
+            f"{MOST_CAPTION_DIM}, got {str(caption_dim)[:60]}"
         )
-    return found
+    return caption_dim
 
 
 def load_target(path: Path) -> CaptionedTarget:
@@ -222,10 +222,10 @@ def load_drafter(path: Path, target: Decoder) -> Decoder:
     saved = read(path, "drafter")
     drafter = Decoder(decoder_config(saved["config"]))
     share_ends(drafter, target)
-    own = dict(saved["model"])
+    state = dict(saved["model"])
     for name in ("codes.weight", "head.weight"):
-        own[name] = target.state_dict()[name]
-    take_weights(drafter, own, path)
+        state[name] = target.state_dict()[name]
+    take_weights(drafter, state, path)
     return drafter.eval()
 
 

@@ -74,9 +74,9 @@ class Decoder(nn.Module):
         limit = self.config.vocab_size
         if table is None:
             return call(self.codes, tokens)
-        found = self.codes(tokens.clamp(max=limit - 1))
-        other = table.to(found.dtype)[(tokens - limit).clamp(min=0)]
-        return torch.where((tokens >= limit)[..., None], other, found)
+        code_embeddings = self.codes(tokens.clamp(max=limit - 1))
+        other = table.to(code_embeddings.dtype)[(tokens - limit).clamp(min=0)]
+        return torch.where((tokens >= limit)[..., None], other, code_embeddings)
 
     def read_features(self, features: Tensor, embedded: Tensor) -> Tensor:
         """Return a drafter's input [B, T, D], made from the previous token's feature and the token's embedding."""
@@ -143,8 +143,8 @@ class Decoder(nn.Module):
         past_keys, past_values: [B, kv_heads, S, head_dim] for each layer.
         """
         attention = DenseAttention(self.config, self.turns(cells), bias, past_keys, past_values)
-        found = self.through_layers(self.add_positions(hidden, cells), attention)
-        return StepOutput(call(self.head, found).float(), found.float(), attention.keys, attention.values)
+        features = self.through_layers(self.add_positions(hidden, cells), attention)
+        return StepOutput(call(self.head, features).float(), features.float(), attention.keys, attention.values)
 
     def forward(self, tokens: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Run a causal pass over a condition and codes, for training.

@@ -113,9 +113,9 @@ def to_judge_side(pixels: Tensor) -> Tensor:
 def load_judge(path: Path) -> Judge:
     """Load the judge of a checkpoint in eval mode; raise ValueError if it was trained on other scenes."""
     saved = read(path, "judge")
-    found = saved["config"].get("scenes", "of no name")
-    if found != "textured":
-        raise ValueError(f"{path}: expected a judge of textured scenes, got one of scenes {found}; train one again")
+    scenes = saved["config"].get("scenes", "of no name")
+    if scenes != "textured":
+        raise ValueError(f"{path}: expected a judge of textured scenes, got one of scenes {scenes}; train one again")
     model = Judge(build(JudgeConfig, saved["config"]["judge"]))
     take_weights(model, saved["model"], path)
     return model.eval()

@@ -22,8 +22,8 @@ def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:
 
 def mix_pair(logits: Tensor, guidance: float) -> Tensor:
     """Return uncond + guidance * (cond - uncond) [B, ...]; logits [2 B, ...] have conditional rows first."""
-    given, absent = logits.chunk(2)
-    return absent + guidance * (given - absent)
+    cond, uncond = logits.chunk(2)
+    return uncond + guidance * (cond - uncond)
 
 
 @torch.no_grad()
@@ -58,8 +58,8 @@ def sample(
     places, bias, filled = torch.arange(-prefix, 0, device=device), causal_bias(prefix).to(device), 0
     codes = torch.zeros(batch, config.cells, dtype=torch.int64, device=device)
     for cell in range(config.cells):
-        held = [[part[:, :, :filled] for part in parts] for parts in (keys, values)]
-        out = decoder.step_rows(hidden, places, bias, *held)
+        past = [[part[:, :, :filled] for part in parts] for parts in (keys, values)]
+        out = decoder.step_rows(hidden, places, bias, *past)
         new = len(places)
         for layer, (key, value) in enumerate(zip(out.keys, out.values, strict=True)):
             keys[layer][:, :, filled : filled + new] = key

@@ -71,9 +71,9 @@ def with_condition_table(target: CaptionedTarget, image_start_ids: tuple[int, ..
     rows = torch.cat(
         [target.conditioner.embed(target.words.embedding.weight), target.conditioner.embed(target.conditioner.absent)]
     )
-    found = Decoder(replace(config, condition="table", cond_ids=len(rows), uncond_rows=config.prefix))
-    found.load_state_dict({**target.decoder.state_dict(), "conditions.weight": rows})
-    return found.eval()
+    decoder = Decoder(replace(config, condition="table", cond_ids=len(rows), uncond_rows=config.prefix))
+    decoder.load_state_dict({**target.decoder.state_dict(), "conditions.weight": rows})
+    return decoder.eval()
 
 
 def drafter_config(target: DecoderConfig) -> DecoderConfig:

@@ -10,8 +10,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 def call(module: nn.Module, *inputs: Tensor) -> Tensor:
     """Call a module that returns one tensor; torch types every module call as Any."""
-    found: Tensor = module(*inputs)
-    return found
+    output: Tensor = module(*inputs)
+    return output
 
 
 def channels_last(module: ModuleT) -> ModuleT:

@@ -66,5 +66,5 @@ class CaptionEncoder:
                 "a caption needs no features"
             )
         pieces = self._tokenizer(cleaned, truncation=True, max_length=most, return_tensors="pt").input_ids
-        found: NDArray[np.float32] = self._model(input_ids=pieces).last_hidden_state[0].float().numpy()
-        return found
+        features: NDArray[np.float32] = self._model(input_ids=pieces).last_hidden_state[0].float().numpy()
+        return features

@@ -56,12 +56,12 @@ class Checkpoint(NamedTuple):
 
     def digest(self) -> str:
         """Return the SHA-256 of the files' contents, in order of their names."""
-        found = sha256()
+        hasher = sha256()
         for file in sorted(self.files):
             with file.open("rb") as stream:
                 while block := stream.read(1 << 24):
-                    found.update(block)
-        return found.hexdigest()
+                    hasher.update(block)
+        return hasher.hexdigest()
 
 
 def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoint:
@@ -75,12 +75,12 @@ def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoin
     if not path.is_dir():
         check_regular(path)
     files = _files(path)
-    known: set[str] = set()
+    seen_names: set[str] = set()
     opened: list[TensorFile] = []
     settings: dict[str, Any] = {}
     for file in files:
-        inside, own = _unwrap(_read(file), file)
-        twice = sorted(known & set(inside))
+        inside, file_settings = _unwrap(_read(file), file)
+        twice = sorted(seen_names & set(inside))
         if twice:
             raise CheckpointError(f"{file}: {_some(twice)} is in another shard too; the folder mixes two checkpoints")
         empty = sorted(name for name, value in inside.items() if not value.numel() and not name.endswith(_FOLLOWING))
@@ -98,9 +98,9 @@ def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoin
                 f"{file}: expected plain dense tensors, {_some(strange)} is sparse, quantised or without numbers; "
                 "save it as a dense tensor"
             )
-        known |= set(inside)
+        seen_names |= set(inside)
         opened.append(TensorFile(inside, _again(file) if _mapped(file) else None))
-        settings.update(own)
+        settings.update(file_settings)
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if beside.is_file():
         settings.update(_json(beside))
@@ -122,18 +122,18 @@ def _files(path: Path) -> tuple[Path, ...]:
                 )
             missing = [shard for shard in names if not (path / shard).is_file()]
             if missing or not names:
-                said = (
+                expected = (
                     f"the shards {_some(missing)} beside it; copy them too" if names else "the shards by name, got none"
                 )
-                raise CheckpointError(f"{path / name}: expected {said}")
+                raise CheckpointError(f"{path / name}: expected {expected}")
             return tuple(path / shard for shard in names)
     for name in _SINGLES:
         if (path / name).is_file():
             return (path / name,)
-    found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
-    if len(found) != 1:
-        raise CheckpointError(f"{path}: expected one checkpoint file or an index, got {len(found)}; name the file")
-    return (found[0],)
+    candidates = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    if len(candidates) != 1:
+        raise CheckpointError(f"{path}: expected one checkpoint file or an index, got {len(candidates)}; name the file")
+    return (candidates[0],)
 
 
 def _leads_outside(shard: str) -> bool:
@@ -187,8 +187,8 @@ def _is_pickle(file: Path) -> bool:
 def _asked_for(error: Exception) -> str:
     """Return the line of PyTorch's error that names the request, without its advice to load the file unsafely."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
-    return (told or lines or [type(error).__name__])[0][:160]
+    request_lines = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
+    return (request_lines or lines or [type(error).__name__])[0][:160]
 
 
 def _mapped(file: Path) -> bool:
@@ -207,20 +207,20 @@ def _load(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=_mapped(file))
 
 
-def _unwrap(found: Any, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _unwrap(content: Any, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the parameters in a file's content, taken out of wrappers of training code, and the settings there."""
     settings: dict[str, Any] = {}
-    while isinstance(found, Mapping):
-        if found and all(isinstance(value, Tensor) for value in found.values()):
-            return {name.removeprefix("module."): value for name, value in found.items()}, settings
-        settings.update({name: value for name, value in found.items() if not isinstance(value, Tensor | Mapping)})
-        if isinstance(found.get("args"), Mapping):
-            settings.update(found["args"])
-        inner = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), Mapping)), None)
+    while isinstance(content, Mapping):
+        if content and all(isinstance(value, Tensor) for value in content.values()):
+            return {name.removeprefix("module."): value for name, value in content.items()}, settings
+        settings.update({name: value for name, value in content.items() if not isinstance(value, Tensor | Mapping)})
+        if isinstance(content.get("args"), Mapping):
+            settings.update(content["args"])
+        inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
         if inner is None:
             break
-        found = inner
-    raise CheckpointError(f"{file}: expected parameters by name, got {type(found).__name__}; is this a checkpoint?")
+        content = inner
+    raise CheckpointError(f"{file}: expected parameters by name, got {type(content).__name__}; is this a checkpoint?")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -244,8 +244,8 @@ SIGNS: Final[Mapping[str, str]] = {
 
 def likely_kind(names: Iterable[str]) -> str | None:
     """Return the kind of checkpoint that has these parameter names, or None if it is unknown."""
-    known = set(names)
-    return next((kind for sign, kind in SIGNS.items() if sign in known), None)
+    name_set = set(names)
+    return next((kind for sign, kind in SIGNS.items() if sign in name_set), None)
 
 
 def require(checkpoint: Checkpoint, kind: str, *names: str) -> None:
@@ -281,9 +281,9 @@ def _hint(checkpoint: Checkpoint, kind: str) -> str:
     for sign, layout in _UNSUPPORTED.items():
         if sign in checkpoint.tensors:
             return f"this is {layout}"
-    found = likely_kind(checkpoint.tensors)
-    if found is not None and found != kind:
-        return f"its parameters look like kind '{found}': use --kind {found}"
+    guess = likely_kind(checkpoint.tensors)
+    if guess is not None and guess != kind:
+        return f"its parameters look like kind '{guess}': use --kind {guess}"
     return "check the file, the sizes given beside it, and the precision asked for"
 
 
@@ -295,32 +295,32 @@ def fill(
     Raises CheckpointError, with the first names, if parameters are missing, extra or misshaped, do not fit `dtype`, or
     are constant although tokens or codes must differ.
     """
-    wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
+    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    missing, extra = sorted(set(shapes) - set(tensors)), sorted(set(tensors) - set(shapes))
     problems = {"missing": missing, "not known": extra, "of another shape": []}
     problems |= {"no floating numbers": [], f"not finite as {dtype}": []}
     problems |= {f"the same number everywhere as {dtype}": []}
-    own: dict[str, Tensor] = {}
-    for name in wanted if not (missing or extra) else ():
+    state: dict[str, Tensor] = {}
+    for name in shapes if not (missing or extra) else ():
         try:
-            made = tensors[name]()
+            tensor = tensors[name]()
         except (RuntimeError, IndexError) as error:  # parts of a matrix do not fit together
             problems["of another shape"].append(f"{name} ({str(error).splitlines()[0]})")
             continue
-        if tuple(made.shape) != wanted[name]:
-            problems["of another shape"].append(f"{name} {tuple(made.shape)} for {wanted[name]}")
+        if tuple(tensor.shape) != shapes[name]:
+            problems["of another shape"].append(f"{name} {tuple(tensor.shape)} for {shapes[name]}")
             continue
-        if not made.is_floating_point():
-            problems["no floating numbers"].append(f"{name} ({str(made.dtype).removeprefix('torch.')})")
+        if not tensor.is_floating_point():
+            problems["no floating numbers"].append(f"{name} ({str(tensor.dtype).removeprefix('torch.')})")
             continue
-        made = made.to(dtype)
-        low, high = made.aminmax()
+        tensor = tensor.to(dtype)
+        low, high = tensor.aminmax()
         if not (low.isfinite() and high.isfinite()):
             problems[f"not finite as {dtype}"].append(name)
-        elif low == high and ((made.numel() > 1 and name in _TOLD_APART) or (low == 0 and name == _NORM)):
+        elif low == high and ((tensor.numel() > 1 and name in _TOLD_APART) or (low == 0 and name == _NORM)):
             problems[f"the same number everywhere as {dtype}"].append(f"{name} ({low.item():g})")
-        own[name] = made
-    said = [f"{_some(names)} {what}" for what, names in problems.items() if names]
-    if said:
-        raise CheckpointError(f"expected a {kind} checkpoint: {'; '.join(said)}; {_hint(checkpoint, kind)}")
-    module.load_state_dict(own, assign=True)
+        state[name] = tensor
+    messages = [f"{_some(names)} {what}" for what, names in problems.items() if names]
+    if messages:
+        raise CheckpointError(f"expected a {kind} checkpoint: {'; '.join(messages)}; {_hint(checkpoint, kind)}")
+    module.load_state_dict(state, assign=True)

@@ -44,10 +44,10 @@ def image_ids(vocabulary: Mapping[str, int]) -> Tensor:
     odd = sorted(letters for letters in spelt if not letters or set(letters) - set(_DIGITS))
     if odd:
         raise CheckpointError(f"chameleon: expected image tokens spelt in A to J, got {odd[0]!r}; check vocabulary_map")
-    found = {int("".join(map(_DIGITS.__getitem__, letters))): place for letters, place in spelt.items()}
-    if sorted(found) != list(range(len(found))) or not found:
-        raise CheckpointError(f"chameleon: expected image tokens for codes 0 to n - 1, got {len(found)} with gaps")
-    return torch.tensor([found[code] for code in range(len(found))])
+    id_by_code = {int("".join(map(_DIGITS.__getitem__, letters))): place for letters, place in spelt.items()}
+    if sorted(id_by_code) != list(range(len(id_by_code))) or not id_by_code:
+        raise CheckpointError(f"chameleon: expected image tokens for codes 0 to n - 1, got {len(id_by_code)} with gaps")
+    return torch.tensor([id_by_code[code] for code in range(len(id_by_code))])
 
 
 def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, Any]:
@@ -130,13 +130,13 @@ def _layer_names(config: DecoderConfig, stem: str, index: int) -> list[str]:
     return [f"{stem}{index}.{name}" for name in names]
 
 
-def _refuse_extra(source: Checkpoint, config: DecoderConfig, stem: str, own: set[str], kind: str) -> None:
+def _refuse_extra(source: Checkpoint, config: DecoderConfig, stem: str, other_names: set[str], kind: str) -> None:
     layers = {name for index in range(config.layers) for name in _layer_names(config, stem, index)}
-    refuse_extra(source, kind, own | layers, beside=(_TOKENIZER,))
+    refuse_extra(source, kind, other_names | layers, beside=(_TOKENIZER,))
 
 
 def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig) -> dict[str, Recipe]:
-    found = {}
+    tensors = {}
     for part, heads in (("q", config.heads), ("k", config.kv_heads)):
 
         def repeated(rows: Tensor, heads: int = heads) -> Tensor:
@@ -144,11 +144,11 @@ def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig) -
 
         names = [f"{old}self_attn.{part}_norm.{what}" for what in ("weight", "bias")]
         for name, what in zip(names, ("scale", "shift"), strict=True):
-            found[f"{new}{part}_{what}"] = recipes.reordered(recipes.stored(source, name), repeated)
-    return found
+            tensors[f"{new}{part}_{what}"] = recipes.reordered(recipes.stored(source, name), repeated)
+    return tensors
 
 
-def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str, **own: Any) -> Parts:
+def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str, **config_fields: Any) -> Parts:
     """Return a language model that draws with the vocabulary ids `ids`; prompts may use every id."""
     settings, shapes = source.settings, source.tensors.shapes
     require(source, kind, "model.embed_tokens.weight", "model.norm.weight", "model.layers.0.mlp.gate_proj.weight")
@@ -161,9 +161,9 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
         raise CheckpointError(f"{kind}: lm_head.weight is missing and config.json does not tie it; copy every shard")
     heads = int(_setting(source, "num_attention_heads", kind))
     prefix = options.prefix or _LONGEST_PROMPT
-    if prefix < sum(own["uncond_keep"] or ()):
+    if prefix < sum(config_fields["uncond_keep"] or ()):
         raise CheckpointError(
-            f"{kind}: expected --prefix from {sum(own['uncond_keep'])}, the ids that stay, got {prefix}"
+            f"{kind}: expected --prefix from {sum(config_fields['uncond_keep'])}, the ids that stay, got {prefix}"
         )
     config = DecoderConfig(
         dim=dim,
@@ -179,7 +179,7 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
         rope_base=_rope_base(settings),
         condition="table",
         cond_ids=count,
-        **own,
+        **config_fields,
     )
     expected = int(_setting(source, "num_hidden_layers", kind))
     if config.layers != expected:
@@ -200,14 +200,16 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
     """Read a Chameleon-type model that can draw only image tokens, the same mask as in Anole's decoding."""
     require(source, "chameleon", "model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight")
     vocabulary = _setting(source, "vocabulary_map", "chameleon")
-    own: dict[str, Any] = {"qk_norm": True, "post_norm": bool(source.settings.get("swin_norm", False))}
+    config_fields: dict[str, Any] = {"qk_norm": True, "post_norm": bool(source.settings.get("swin_norm", False))}
     if options.layout == "lumina":
-        own |= _lumina(vocabulary, options)
+        config_fields |= _lumina(vocabulary, options)
     else:
-        own["uncond_keep"] = options.uncond_keep or _KEPT
+        config_fields["uncond_keep"] = options.uncond_keep or _KEPT
         begins = vocabulary.get(_PICTURE_BEGINS)
-        own["prompt_end"] = () if begins is None else (int(begins),)
-    return _text_model(source, image_ids(vocabulary), options, "chameleon", grid_side=options.grid_side or 32, **own)
+        config_fields["prompt_end"] = () if begins is None else (int(begins),)
+    return _text_model(
+        source, image_ids(vocabulary), options, "chameleon", grid_side=options.grid_side or 32, **config_fields
+    )
 
 
 def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
@@ -223,8 +225,8 @@ def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
     if first is None:
         raise CheckpointError("tar-lm: expected the id of code 0; give --first-code (the tokenizer's id of <I0>)")
     ids = torch.arange(int(first), int(first) + int(count))
-    own = {"qkv_bias": True, "uncond_keep": options.uncond_keep}
-    return _text_model(source, ids, options, "tar-lm", grid_side=options.grid_side or 27, **own)
+    config_fields = {"qkv_bias": True, "uncond_keep": options.uncond_keep}
+    return _text_model(source, ids, options, "tar-lm", grid_side=options.grid_side or 27, **config_fields)
 
 
 def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
@@ -287,12 +289,12 @@ def _drafters_codes(source: Checkpoint, target: Parts, kind: str) -> Recipe:
     if _DRAFTERS_OWN not in source.tensors:
         return target.tensors["codes.weight"]
     count, _ = recipes.matrix(source, _DRAFTERS_OWN, kind)
-    own, ids, base = recipes.stored(source, _DRAFTERS_OWN), target.ids, target.config
+    table, ids, base = recipes.stored(source, _DRAFTERS_OWN), target.ids, target.config
     if count == base.vocab_size:
-        return own
+        return table
     if ids is None or count != base.cond_ids:
         expected = f"{base.vocab_size} codes" + (f" or {base.cond_ids} ids" if ids is not None else "")
         raise CheckpointError(
             f"{kind}: expected {_DRAFTERS_OWN} of {expected}, got {count} rows; give the target that it was trained for"
         )
-    return recipes.reordered(own, lambda rows: rows[ids])
+    return recipes.reordered(table, lambda rows: rows[ids])

@@ -51,13 +51,13 @@ def _count_layers(source: Checkpoint, dim: int, options: LoadOptions, kind: str)
 
 def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, Recipe]:
     """Return the recipes for the parameters of all layers."""
-    found: dict[str, Recipe] = {}
+    tensors: dict[str, Recipe] = {}
     for index in range(config.layers):
         layer = f"layers.{index}."
         names = [f"{layer}{name}.weight" for name in _LAYER]
         require(source, kind, *names)
         norm, fused, out, ffn, gate, up, down = (recipes.stored(source, name) for name in names)
-        found |= {
+        tensors |= {
             f"{layer}attention_norm.weight": norm,
             f"{layer}qkv.weight": recipes.reordered(fused, _half_split(config)),
             f"{layer}out.weight": out,
@@ -65,20 +65,20 @@ def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, R
             f"{layer}gate_up.weight": recipes.joined(gate, up),
             f"{layer}down.weight": down,
         }
-    return found
+    return tensors
 
 
 def _kv_heads(source: Checkpoint, dim: int, heads: int, kind: str) -> int:
     """Return the number of key and value heads, derived from the rows of the first layer's fused matrix."""
     name = "layers.0.attention.wqkv.weight"
     require(source, kind, name)
-    own = (recipes.matrix(source, name, kind)[0] - dim) // 2
-    if own < 1 or dim % own or heads % (dim // own):
+    kv_dim = (recipes.matrix(source, name, kind)[0] - dim) // 2
+    if kv_dim < 1 or dim % kv_dim or heads % (dim // kv_dim):
         raise CheckpointError(
             f"expected a {kind} checkpoint: {name} {source.tensors.shapes[name]} does not divide into {heads} heads of "
             f"{dim // heads}; check the kind and --heads"
         )
-    return heads * own // dim
+    return heads * kv_dim // dim
 
 
 def _half_split(config: DecoderConfig) -> Callable[[Tensor], Tensor]:
@@ -110,8 +110,8 @@ def _named_grid(source: Checkpoint, kind: str) -> int:
     The weights do not depend on the grid, because rotary positions are computed from it: `c2i_XL_384.pt` would load as
     a model for 256 px and draw noise.
     """
-    said = {int(found) for file in source.files for found in _PIXELS.findall(file.stem)}
-    others = sorted(side for side in said if side != CLASS_GRID * _STRIDE)
+    named_sides = {int(digits) for file in source.files for digits in _PIXELS.findall(file.stem)}
+    others = sorted(side for side in named_sides if side != CLASS_GRID * _STRIDE)
     if others:
         raise CheckpointError(
             f"{kind}: {source.files[0].name} is named after pictures of {others[0]} px, and the weights do not say how "
@@ -137,8 +137,8 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
     table = "cls_embedding.embedding_table.weight"
     projection = ("cls_embedding.cap_proj.fc1.weight", "cls_embedding.cap_proj.fc2.weight")
     absent = "cls_embedding.uncond_embedding"
-    own = (*projection, absent) if captions else (table,)
-    require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
+    condition_names = (*projection, absent) if captions else (table,)
+    require(source, kind, *condition_names, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
     vocab, dim = recipes.matrix(source, "tok_embeddings.weight", kind)
     heads = _heads(dim, options, kind)
     count = _count_layers(source, dim, options, kind)
@@ -155,13 +155,13 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
         condition="external" if captions else "table",
         cond_ids=0 if captions else recipes.matrix(source, table, kind)[0],
     )
-    refuse_extra(source, kind, _names(count) | set(own))
+    refuse_extra(source, kind, _names(count) | set(condition_names))
     tensors = _ends(source) | _layers(source, config, kind)
     if not captions:
         return Parts(config, tensors | {"conditions.weight": recipes.stored(source, table)})
     names = ("first.weight", "second.weight", "absent")
-    made = {name: recipes.stored(source, old) for name, old in zip(names, own, strict=True)}
-    return Parts(config, tensors, made, activation=True, features=width)
+    conditioner = {name: recipes.stored(source, old) for name, old in zip(names, condition_names, strict=True)}
+    return Parts(config, tensors, conditioner, activation=True, features=width)
 
 
 def _ends(source: Checkpoint) -> dict[str, Recipe]:
@@ -175,8 +175,8 @@ def _ends(source: Checkpoint) -> dict[str, Recipe]:
 def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
     """Read Tar's AR-DTok, conditioned on `prefix` TA-Tok features: 729, 169 or 81, depending on the scale."""
     kind = "tar-dtok"
-    own = ("abs_pe", "clip_proj.weight", "clip_proj.bias")
-    require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
+    other_names = ("abs_pe", "clip_proj.weight", "clip_proj.bias")
+    require(source, kind, *other_names, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
     shapes = source.tensors.shapes
     vocab, dim = recipes.matrix(source, "tok_embeddings.weight", kind)
     count, heads = recipes.count_layers(shapes, "layers."), _heads(dim, options, kind)
@@ -200,7 +200,7 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         rope="none",
         condition="external",
     )
-    refuse_extra(source, kind, _names(count) | set(own))
+    refuse_extra(source, kind, _names(count) | set(other_names))
 
     def positions() -> Tensor:
         rows = source.tensors["abs_pe"].reshape(-1, dim)

@@ -37,13 +37,13 @@ def find(path: str) -> Path:
         ) from error
     try:
         only = [inside, f"{inside}/*"] if inside else None
-        found = Path(snapshot_download(repository, allow_patterns=only), inside)
+        download = Path(snapshot_download(repository, allow_patterns=only), inside)
     except Exception as error:  # the hub's errors share no base
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise FileNotFoundError(f"no checkpoint at {path}, and the hub did not give it ({said})") from error
-    if not found.exists():
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FileNotFoundError(f"no checkpoint at {path}, and the hub did not give it ({reason})") from error
+    if not download.exists():
         raise FileNotFoundError(f"no checkpoint at {path}, and no {inside} in the hub's '{repository}'")
-    return found
+    return download
 
 
 def load(

@@ -29,20 +29,20 @@ class TensorFile:
     @torch.no_grad()
     def copy(self, name: str, dtype: torch.dtype) -> Tensor:
         """Return a copy of a tensor, in `dtype` if it is floating; nothing else of a mapped file stays in memory."""
-        found = self._tensors[name]
-        kind = dtype if found.is_floating_point() else found.dtype
-        if self._reopen is None or not found.is_contiguous():
-            return found.to(kind, copy=True)
-        made = torch.empty(found.shape, dtype=kind)
-        whole, size = made.view(-1), found.element_size()
-        del found
+        source = self._tensors[name]
+        kind = dtype if source.is_floating_point() else source.dtype
+        if self._reopen is None or not source.is_contiguous():
+            return source.to(kind, copy=True)
+        copy = torch.empty(source.shape, dtype=kind)
+        whole, size = copy.view(-1), source.element_size()
+        del source
         start = 0
         while start < len(whole):
             stop = start + max(1, self._left() // size)
             whole[start:stop] = self._tensors[name].view(-1)[start:stop]
             self._read_bytes += size * len(whole[start:stop])
             start = stop
-        return made
+        return copy
 
     def _left(self) -> int:
         """Return the bytes that may still be read through the mapping; open a new one if it is used up."""

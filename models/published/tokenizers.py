@@ -24,8 +24,8 @@ def llamagen_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
     config = _config(source, kind, "", ("encoder.conv_blocks", "decoder.conv_blocks"), "res", True)
     with torch.device("meta"):
         model = VQModel(config)
-    own = {name: recipes.stored(source, name) for name in shapes if not name.startswith("loss.")}
-    fill(model, own, source, kind, dtype)
+    tensors = {name: recipes.stored(source, name) for name in shapes if not name.startswith("loss.")}
+    fill(model, tensors, source, kind, dtype)
     return model.eval()
 
 
@@ -48,9 +48,13 @@ def chameleon_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
     attention = f"{stem}encoder.down.{levels - 1}.attn.0.norm.weight" in shapes
     with torch.device("meta"):
         model = VQModel(config, coarse_attention=attention, unit_codes=False)
-    names = {own: f"{stem}{_released(own, levels)}" for own in model.state_dict() if own != "quantize.codebook_used"}
+    names = {
+        parameter: f"{stem}{_released(parameter, levels)}"
+        for parameter in model.state_dict()
+        if parameter != "quantize.codebook_used"
+    }
     require(source, kind, *names.values())
-    tensors: dict[str, Recipe] = {own: recipes.stored(source, name) for own, name in names.items()}
+    tensors: dict[str, Recipe] = {parameter: recipes.stored(source, name) for parameter, name in names.items()}
     tensors["quantize.codebook_used"] = recipes.zeros(USAGE_LENGTH)
     parts = tuple(f"{stem}{part}" for part in _PARTS)
     rest = {name for name in shapes if name.startswith(parts)} - set(names.values())
@@ -88,9 +92,9 @@ def _config(
     )
 
 
-def _released(own: str, levels: int) -> str:
-    """Return the name that Chameleon's VQGAN gives to the parameter `own` of `models.vq.VQModel`."""
-    half, *rest = own.split(".")
+def _released(parameter: str, levels: int) -> str:
+    """Return the name that Chameleon's VQGAN gives to `parameter` of `models.vq.VQModel`."""
+    half, *rest = parameter.split(".")
     if rest[0] == "mid":
         rest[1] = _MIDDLE[int(rest[1])]
     elif rest[0] == "conv_blocks":
