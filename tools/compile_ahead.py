@@ -137,16 +137,16 @@ def _divisible(launch: Launch) -> dict[tuple[int, ...], list[list[Any]]]:
         elif isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0):
             yield place
 
-    found = [place for turn, one in enumerate(launch.arguments) for place in visit((turn,), one)]
-    return {place: [["tt.divisibility", 16]] for place in found}
+    places = [place for turn, one in enumerate(launch.arguments) for place in visit((turn,), one)]
+    return {place: [["tt.divisibility", 16]] for place in places}
 
 
 def distinct(launches: Iterable[Launch]) -> list[Launch]:
     """Return one launch for each combination of kernel, types and constants."""
-    found: dict[str, Launch] = {}
+    launch_by_key: dict[str, Launch] = {}
     for launch in launches:
-        found.setdefault(repr((launch.name, *signature(launch), launch.warps, _divisible(launch))), launch)
-    return list(found.values())
+        launch_by_key.setdefault(repr((launch.name, *signature(launch), launch.warps, _divisible(launch))), launch)
+    return list(launch_by_key.values())
 
 
 def largest(launches: Iterable[Launch]) -> list[Launch]:
@@ -159,9 +159,9 @@ def largest(launches: Iterable[Launch]) -> list[Launch]:
         kinds.setdefault(kind, []).append((tuple(int(value) for _, value in sorted(sizes.items())), launch))
     return [
         launch
-        for known in kinds.values()
-        for sizes, launch in known
-        if not any(other != sizes and all(map(ge, other, sizes)) for other, _ in known)
+        for group in kinds.values()
+        for sizes, launch in group
+        if not any(other != sizes and all(map(ge, other, sizes)) for other, _ in group)
     ]
 
 
@@ -190,11 +190,11 @@ def _blocks_of(cubin: bytes) -> list[sass.Block]:
 def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Compiled:
     """Compile one launch; errors of Triton pass through. Counting the slots of a new binary takes 0.4 s."""
     key = repr((capability, launch.name, *signature(launch), launch.warps, _divisible(launch)))
-    made = _BINARIES.get(key) or _BINARIES.setdefault(key, _compile(launch, capability))
+    binary = _BINARIES.get(key) or _BINARIES.setdefault(key, _compile(launch, capability))
     names = dict(zip(launch.function.arg_names, launch.arguments, strict=False)) | launch.constants | launch.trips
-    slots = round(sass.slots(_blocks_of(made.cubin), KERNELS, names)) if count_slots else 0
+    slots = round(sass.slots(_blocks_of(binary.cubin), KERNELS, names)) if count_slots else 0
     sizes = (launch.warps, prod(launch.grid), slots, launch.bytes)
-    return Compiled(launch.name, capability, made.registers, made.stack, made.shared, *sizes)
+    return Compiled(launch.name, capability, binary.registers, binary.stack, binary.shared, *sizes)
 
 
 def _compile(launch: Launch, capability: int) -> _Binary:
@@ -207,12 +207,12 @@ def _compile(launch: Launch, capability: int) -> _Binary:
     types, constants = signature(launch)
     source = ASTSource(launch.function, types, constants, _divisible(launch))
     options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
-    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    usage = sass.disassemble(made.asm["cubin"], "cuobjdump", "-res-usage")
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    if found is None:
+    kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    usage = sass.disassemble(kernel.asm["cubin"], "cuobjdump", "-res-usage")
+    match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    if match is None:
         raise RuntimeError(f"cuobjdump: expected registers and stack, got {usage!r}")
-    return _Binary(int(found[1]), int(found[2]), int(made.metadata.shared), made.asm["cubin"])
+    return _Binary(int(match[1]), int(match[2]), int(kernel.metadata.shared), kernel.asm["cubin"])
 
 
 def counted() -> list[Launch]:
@@ -246,12 +246,14 @@ def main(arguments: Sequence[str]) -> int:
     every_size = EVERY_SIZE in arguments
     capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
     chosen = distinct(counted()) if every_size else largest(counted())
-    made = [compile_for(launch, capabilities[0], count_slots=False) for launch in chosen]
+    compiled_kernels = [compile_for(launch, capabilities[0], count_slots=False) for launch in chosen]
     if not every_size:
-        chosen = heaviest(chosen, made)
-    made += [compile_for(launch, other, count_slots=False) for other in capabilities[1:] for launch in chosen]
-    print(json.dumps([one._asdict() for one in made], indent=1))
-    return int(not all(budget().holds(one) for one in made))
+        chosen = heaviest(chosen, compiled_kernels)
+    compiled_kernels += [
+        compile_for(launch, other, count_slots=False) for other in capabilities[1:] for launch in chosen
+    ]
+    print(json.dumps([one._asdict() for one in compiled_kernels], indent=1))
+    return int(not all(budget().holds(one) for one in compiled_kernels))
 
 
 def budget() -> Budget:

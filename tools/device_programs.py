@@ -95,9 +95,9 @@ _PART: ContextVar[str] = ContextVar("part", default="")
 class _Counting(TorchDispatchMode):
     """Lists every PyTorch operation that is a kernel as a node, together with Triton's launches."""
 
-    def __init__(self, held: Recording, nodes: list[Node]) -> None:
+    def __init__(self, record: Recording, nodes: list[Node]) -> None:
         super().__init__()
-        self._held, self._nodes, self._seen = held, nodes, 0
+        self._held, self._nodes, self._seen = record, nodes, 0
 
     def flush(self) -> None:
         """Add the launches since the last operation."""
@@ -107,15 +107,15 @@ class _Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.flush()
-        made = function(*args, **(kwargs or {}))
+        output = function(*args, **(kwargs or {}))
         name = function._schema.name.removeprefix("aten::").removesuffix("_copy")
         if "::" not in name and name not in _VIEWS and name not in _NOTHING:
-            tensors = [part for part in tree_leaves((args, kwargs, made)) if isinstance(part, Tensor)]
+            tensors = [part for part in tree_leaves((args, kwargs, output)) if isinstance(part, Tensor)]
             sizes = {id(part): _bytes(part) for part in tensors}
             if name == "embedding":  # reads only the rows that it returns
-                sizes[id(args[0])] = _bytes(made)
+                sizes[id(args[0])] = _bytes(output)
             self._nodes.append(Node(name, sum(sizes.values()), _PART.get()))
-        return made
+        return output
 
 
 def _bytes(part: Tensor) -> int:
@@ -176,12 +176,12 @@ class _Uncounted:
 def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -> Program:
     """Run `program` on fake tensors and list its nodes."""
     nodes: list[Node] = []
-    with recording(part_of) as held:
-        counting = _Counting(held, nodes)
+    with recording(part_of) as record:
+        counting = _Counting(record, nodes)
         with counting:
             program()
         counting.flush()
-    return Program(tuple(nodes), tuple(held.launches))
+    return Program(tuple(nodes), tuple(record.launches))
 
 
 def count_cycle(

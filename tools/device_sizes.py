@@ -114,14 +114,14 @@ def roofline_of(temperature: float) -> TreeForm:
     greedy = temperature == 0
     rule = RULES["greedy" if greedy else "point"].make()
     of_window = rule if greedy else RULES["chain"].make()
-    drawn: dict[Drawn, Rule] = {
+    drawn_rules: dict[Drawn, Rule] = {
         "iid": RULES["block"].make(),
         "without_replacement": RULES["without_replacement"].make(),
     }
     window = JacobiWindow(63, "maximal", **LOOKUP)
     policy = Roofline(((1, 1.03), (64, 1.13)), 0.07, chain_ms=((1, 0.07), (8, 0.5)), trees=False)
     sampler = SamplingParams(guidance=4.0) if greedy else _PAPERS
-    beside = WindowPlan(window, of_window, greedy, {} if greedy else drawn)
+    beside = WindowPlan(window, of_window, greedy, {} if greedy else drawn_rules)
     return TreeForm(rule, sampler, policy=policy, beside=beside)
 
 
@@ -147,27 +147,27 @@ def islands_of(vocab_size: int, order: Literal["serial", "islands"], greedy: boo
 
 def _drafting(name: str, vocab_size: int, sampler: SamplingParams, near: int = 100) -> DraftForm:
     policy, rule, settings = METHODS[name]
-    own = {key: value for key, value in settings.items() if key != "residual"}
-    given: dict[str, Any] = {key: value for key, value in settings.items() if key == "residual"}
+    policy_settings = {key: value for key, value in settings.items() if key != "residual"}
+    rule_settings: dict[str, Any] = {key: value for key, value in settings.items() if key == "residual"}
     if RULES[rule].codebook:
         steps = np.arange(1, near + 2)
-        given["neighbours"] = (np.arange(vocab_size)[:, None] + steps) % vocab_size
-        given["k"] = near
+        rule_settings["neighbours"] = (np.arange(vocab_size)[:, None] + steps) % vocab_size
+        rule_settings["k"] = near
     if RULES[rule].embeddings:
-        given["codebook"] = np.random.default_rng(0).standard_normal((vocab_size, 8)).astype(np.float32)
+        rule_settings["codebook"] = np.random.default_rng(0).standard_normal((vocab_size, 8)).astype(np.float32)
     if policy == WINDOW:
-        return WindowForm(RULES[rule].make(**given), sampler, window=JacobiWindow(**own))
-    made = None if policy is None else POLICIES[policy].make(**own)
-    return TreeForm(RULES[rule].make(**given), sampler, policy=made)
+        return WindowForm(RULES[rule].make(**rule_settings), sampler, window=JacobiWindow(**policy_settings))
+    tree_policy = None if policy is None else POLICIES[policy].make(**policy_settings)
+    return TreeForm(RULES[rule].make(**rule_settings), sampler, policy=tree_policy)
 
 
 def eagle2_of(depth: int, top_k: int, vocab_size: int) -> TreeForm:
     """Return EAGLE-2 with a tree of the given size and the rule for point proposals."""
-    made = POLICIES["eagle2"].make(depth=depth, top_k=top_k, total_tokens=59)
-    return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=made)
+    tree_policy = POLICIES["eagle2"].make(depth=depth, top_k=top_k, total_tokens=59)
+    return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=tree_policy)
 
 
 def chain_of(length: int, vocab_size: int) -> TreeForm:
     """Return the chain of `length` likeliest tokens, whose target pass has length + 1 nodes."""
-    made = POLICIES["chain_top1"].make(length=length)
-    return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=made)
+    tree_policy = POLICIES["chain_top1"].make(length=length)
+    return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=tree_policy)

@@ -56,14 +56,14 @@ class Site:
     def place(self, source: Path) -> str:
         """Return the page of a file of the checkout, relative to the site's root; files without a page get a copy."""
         if source.is_relative_to(DOCS):
-            own = source.relative_to(DOCS).as_posix()
-            return "tutorial/notebook.md" if own == "tutorial.ipynb" else own
-        own = source.relative_to(ROOT).as_posix()
+            relative_path = source.relative_to(DOCS).as_posix()
+            return "tutorial/notebook.md" if relative_path == "tutorial.ipynb" else relative_path
+        relative_path = source.relative_to(ROOT).as_posix()
         if source.suffix == ".md":
-            return f"project/{own.replace('/', '-').lower()}"
-        if source.suffix == ".py" and own.partition("/")[0] in PACKAGES:
+            return f"project/{relative_path.replace('/', '-').lower()}"
+        if source.suffix == ".py" and relative_path.partition("/")[0] in PACKAGES:
             return f"reference/modules/{module_name(source)}.md"
-        return f"files/{own}"
+        return f"files/{relative_path}"
 
     def _link(self, link: re.Match[str], source: Path, page: str) -> str:
         target, hash_, anchor = link[2].partition("#")
@@ -115,7 +115,7 @@ def write_modules(site: Site) -> None:
     """Write one page for each public module, and one list for each top-level package."""
     for package in PACKAGES:
         modules = public_modules(package)
-        own = "underpaint" if package == "underpaint" else f"underpaint.{package}"
+        package_name = "underpaint" if package == "underpaint" else f"underpaint.{package}"
         for file in modules:
             name = module_name(file)
             own_page = (
@@ -123,10 +123,13 @@ def write_modules(site: Site) -> None:
             )  # its names have a page where they are defined
             shown_parts = ("members", "undoc-members", "show-inheritance", *own_page)
             options = "".join(f"   :{option}:\n" for option in shown_parts)
-            shown = f"```{{eval-rst}}\n.. automodule:: {name}\n{options}```\n"
-            site.write(f"reference/modules/{name}.md", f"# {name.removeprefix('underpaint.')}\n\n{shown}")
+            body = f"```{{eval-rst}}\n.. automodule:: {name}\n{options}```\n"
+            site.write(f"reference/modules/{name}.md", f"# {name.removeprefix('underpaint.')}\n\n{body}")
         names = [module_name(file) for file in modules]
-        site.write(f"reference/packages/{own}.md", f"# {own}\n\n" + toctree([f"../modules/{name}" for name in names]))
+        site.write(
+            f"reference/packages/{package_name}.md",
+            f"# {package_name}\n\n" + toctree([f"../modules/{name}" for name in names]),
+        )
     listed = ["underpaint", *(f"underpaint.{package}" for package in PACKAGES[1:])]
     site.write(
         "reference/modules.md",
@@ -190,10 +193,10 @@ def _promise(rule: str | None, settings: dict[str, Any], rules: dict[str, dict[s
 
 
 def _sources(method: dict[str, Any], *parts: dict[str, Any] | None) -> str:
-    found = [f"- `{part['name']}`: {part['source']}" for part in parts if part is not None and part["source"]]
+    lines = [f"- `{part['name']}`: {part['source']}" for part in parts if part is not None and part["source"]]
     for preset, settings in method["presets"].items():
-        found += [f"- {names} ({preset}): {source}" for names, source in settings["sources"].items()]
-    text = "\n".join(found) or "- This project."
+        lines += [f"- {names} ({preset}): {source}" for names, source in settings["sources"].items()]
+    text = "\n".join(lines) or "- This project."
     return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
 
 
@@ -297,16 +300,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs-source", help="folder, replaced")
     parser.add_argument("--comparison", type=Path, help="folder of a comparison with replays and its report.html")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     sys.path.insert(0, str(ROOT))
-    site = Site(asked.out)
+    site = Site(options.out)
     for source in (*DOCS.rglob("*.md"), DOCS / "tutorial.ipynb", *(ROOT / name for name in PAGES_BESIDE)):
         if source.is_file():
             site.document(source)
     shutil.copyfile(DOCS / "conf.py", site.out / "conf.py")
     write_modules(site)
     write_methods(site)
-    write_gallery(site, asked.comparison)
+    write_gallery(site, options.comparison)
     write_index(site)
 
 

@@ -30,7 +30,7 @@ RESOLUTIONS = (64, 128)
 
 def frozen(names: list[str]) -> dict[str, list[object]]:
     """Return, by "resolution preset temperature method": sha256 of the tokens, target passes, and drafter passes."""
-    drawn: dict[str, list[object]] = {}
+    records: dict[str, list[object]] = {}
     for resolution in RESOLUTIONS:
         pipeline = Pipeline.open(resolution=resolution)
         condition = pipeline.condition(PROMPT)
@@ -44,11 +44,11 @@ def frozen(names: list[str]) -> dict[str, list[object]]:
                         method = build_method(name, resolve(name, temperature, preset=preset), tables)
                         drawing = draw(pipeline, method, sampling, condition, seed=7)
                     except ValueError:
-                        drawn[key] = ["refused"]
+                        records[key] = ["refused"]
                         continue
                     digest = hashlib.sha256(drawing.tokens_array().tobytes()).hexdigest()
-                    drawn[key] = [digest[:16], drawing.target_nfe, drawing.drafter_nfe]
-    return drawn
+                    records[key] = [digest[:16], drawing.target_nfe, drawing.drafter_nfe]
+    return records
 
 
 def main() -> int:
@@ -57,21 +57,21 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="file to write")
     parser.add_argument("--check", type=Path, help="file to hold today's code to")
     parser.add_argument("--methods", default="", help="comma-separated; all of them by default")
-    asked = parser.parse_args()
-    names = asked.methods.split(",") if asked.methods else [spec.name for spec in METHODS]
-    drawn = frozen(names)
-    if asked.write is not None:
-        asked.write.parent.mkdir(parents=True, exist_ok=True)
-        asked.write.write_text(json.dumps(drawn, indent=1) + "\n")
-        print(f"{len(drawn)} drawings -> {asked.write}")
-    if asked.check is None:
+    options = parser.parse_args()
+    names = options.methods.split(",") if options.methods else [spec.name for spec in METHODS]
+    records = frozen(names)
+    if options.write is not None:
+        options.write.parent.mkdir(parents=True, exist_ok=True)
+        options.write.write_text(json.dumps(records, indent=1) + "\n")
+        print(f"{len(records)} drawings -> {options.write}")
+    if options.check is None:
         return 0
-    before = json.loads(asked.check.read_text())
-    gone = [] if asked.methods else [key for key in before if key not in drawn]
-    changed = [key for key in drawn if before.get(key) != drawn[key]] + gone
+    before = json.loads(options.check.read_text())
+    gone = [] if options.methods else [key for key in before if key not in records]
+    changed = [key for key in records if before.get(key) != records[key]] + gone
     for key in changed:
-        print(f"{key}: was {before.get(key)}, is {drawn.get(key)}")
-    print(f"{len(drawn) + len(gone) - len(changed)} of {len(drawn) + len(gone)} drawings are as they were")
+        print(f"{key}: was {before.get(key)}, is {records.get(key)}")
+    print(f"{len(records) + len(gone) - len(changed)} of {len(records) + len(gone)} drawings are as they were")
     return 1 if changed else 0
 
 

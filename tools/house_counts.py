@@ -64,8 +64,8 @@ Path(counts).write_text(json.dumps([len(modules), len(own)]))
 
 def python_files(*folders: str) -> list[Path]:
     """Return all Python files below top-level folders of the checkout, without absent folders and caches."""
-    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [path for path in found if "__pycache__" not in path.parts]
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in paths if "__pycache__" not in path.parts]
 
 
 def lines(files: list[Path]) -> int:
@@ -98,27 +98,27 @@ def generate_counts() -> tuple[int, int]:
 def house_counts() -> dict[str, int]:
     """Return every count by its label, in the order in which they are printed."""
     product = python_files(*ROOMS)
-    found = {what: len(naming(pattern, product)) for what, pattern in EXAMPLES.items()}
-    found["of the rule's files, those with its name as a text (lists and tables)"] = len(naming(LITERAL, product))
-    found["modules that generate imports"], found["files that generate runs through"] = generate_counts()
-    found |= {f"lines of {room}/": lines(python_files(room)) for room in ROOMS if (ROOT / room).is_dir()}
-    found["lines of the product"] = lines(product)
+    counts = {what: len(naming(pattern, product)) for what, pattern in EXAMPLES.items()}
+    counts["of the rule's files, those with its name as a text (lists and tables)"] = len(naming(LITERAL, product))
+    counts["modules that generate imports"], counts["files that generate runs through"] = generate_counts()
+    counts |= {f"lines of {room}/": lines(python_files(room)) for room in ROOMS if (ROOT / room).is_dir()}
+    counts["lines of the product"] = lines(product)
     for folder in ("benchmarks", "tools", "tests"):
-        found[f"lines of {folder}/"] = lines(python_files(folder))
-    return found
+        counts[f"lines of {folder}/"] = lines(python_files(folder))
+    return counts
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    asked = parser.parse_args(arguments)
-    found = house_counts()
-    if asked.json:
-        print(json.dumps(found, indent=1))
+    options = parser.parse_args(arguments)
+    counts = house_counts()
+    if options.json:
+        print(json.dumps(counts, indent=1))
         return
-    width = max(map(len, found))
-    for what, count in found.items():
+    width = max(map(len, counts))
+    for what, count in counts.items():
         print(f"{what:{width}}  {count:>7,}")
 
 

@@ -49,10 +49,10 @@ def disassemble(cubin: bytes, tool: str, *options: str) -> str:
     import triton
 
     program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as held:
-        held.write(cubin)
-        held.flush()
-        return subprocess.run([program, *options, held.name], capture_output=True, text=True, check=True).stdout
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([program, *options, file.name], capture_output=True, text=True, check=True).stdout
 
 
 def listing_of(cubin: bytes) -> str:
@@ -61,8 +61,8 @@ def listing_of(cubin: bytes) -> str:
     from triton.runtime.cache import get_cache_manager
 
     name = "nvdisasm.txt"
-    kept = get_cache_manager(sha256(f"{triton.__version__} nvdisasm -c -g ".encode() + cubin).hexdigest())
-    file = kept.get_file(name) or kept.put(disassemble(cubin, "nvdisasm", "-c", "-g"), name, binary=False)
+    manager = get_cache_manager(sha256(f"{triton.__version__} nvdisasm -c -g ".encode() + cubin).hexdigest())
+    file = manager.get_file(name) or manager.put(disassemble(cubin, "nvdisasm", "-c", "-g"), name, binary=False)
     return Path(file).read_text(encoding="utf-8")
 
 
@@ -74,39 +74,39 @@ def blocks_of(listing: str) -> list[Block]:
     """
     labels: dict[str, int] = {}
     parts: list[tuple[list[str], tuple[str, int] | None, str]] = []
-    held, line, seen = list[str](), None, False
+    instructions, line, seen = list[str](), None, False
     for text in listing.splitlines():
-        if found := _LINE.search(text):
-            line = (found[1], int(found[2]))
-        elif found := _LABEL.match(text):
-            if held:
-                parts.append((held, line, ""))
-                held = []
-            labels[found[1]] = len(parts)
-        elif found := _CODE.match(text):
+        if match := _LINE.search(text):
+            line = (match[1], int(match[2]))
+        elif match := _LABEL.match(text):
+            if instructions:
+                parts.append((instructions, line, ""))
+                instructions = []
+            labels[match[1]] = len(parts)
+        elif match := _CODE.match(text):
             seen = True
-            code = found[1]
-            held.append(code)
+            code = match[1]
+            instructions.append(code)
             goes = _GOES.match(code)
             if _ENDS.match(code) or (goes and goes[1] == "CALL"):
                 always = "@" not in text.split("*/", 1)[1].split(";")[0] and not re.search(r"\bP\d,", code)
-                parts.append((held, line, ("!" if always else "?") + (goes[2] if goes else "")))
-                held = []
+                parts.append((instructions, line, ("!" if always else "?") + (goes[2] if goes else "")))
+                instructions = []
         elif seen and text.startswith("//---"):
             break
-    if held:
-        parts.append((held, line, ""))
+    if instructions:
+        parts.append((instructions, line, ""))
     blocks = []
-    for number, (held, line, end) in enumerate(parts):
+    for number, (instructions, line, end) in enumerate(parts):
         following = set()
         if not end.startswith("!") and number + 1 < len(parts):
             following.add(number + 1)
         if end[1:]:
             following.add(labels[end[1:]])
-        adds = tuple((found[1], int(found[2], 16)) for code in held if (found := _ADDS.match(code)))
-        compares = tuple(found[1] for code in held if (found := _COMPARES.match(code)))
+        adds = tuple((match[1], int(match[2], 16)) for code in instructions if (match := _ADDS.match(code)))
+        compares = tuple(match[1] for code in instructions if (match := _COMPARES.match(code)))
         goes_to = tuple(sorted(one for one in following if one < len(parts)))
-        blocks.append(Block(len(held), line, goes_to, adds, compares))
+        blocks.append(Block(len(instructions), line, goes_to, adds, compares))
     return blocks
 
 
@@ -134,9 +134,9 @@ def loops_of(blocks: list[Block]) -> list[tuple[int, int, set[int]]]:
     while changed:
         changed = False
         for number in order[1:]:
-            known = set.intersection(*(dominators[one] for one in before[number] if one in reached)) | {number}
-            changed |= known != dominators[number]
-            dominators[number] = known
+            new_dominators = set.intersection(*(dominators[one] for one in before[number] if one in reached)) | {number}
+            changed |= new_dominators != dominators[number]
+            dominators[number] = new_dominators
     loops = []
     for tail in order:
         for head in blocks[tail].following:
@@ -157,7 +157,7 @@ def _source_loops(file: Path) -> dict[int, tuple[str, int | None, str]]:
     """Return by line of each loop statement: its trips, the line of the enclosing loop, and its range's step or ""."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
-    found: dict[int, tuple[str, int | None, str]] = {}
+    loops: dict[int, tuple[str, int | None, str]] = {}
 
     def visit(node: ast.AST, around: int | None) -> None:
         if isinstance(node, ast.For | ast.While):
@@ -165,13 +165,13 @@ def _source_loops(file: Path) -> dict[int, tuple[str, int | None, str]]:
             plain = f"len({ast.unparse(node.iter)})" if isinstance(node, ast.For) else ""
             bounds = node.iter.args if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) else []
             step = ast.unparse(bounds[2]) if len(bounds) > 2 else "1" if bounds else ""
-            found[node.lineno] = (comment[1] if comment else plain, around, step)
+            loops[node.lineno] = (comment[1] if comment else plain, around, step)
             around = node.lineno
         for part in ast.iter_child_nodes(node):
             visit(part, None if isinstance(part, ast.FunctionDef) else around)
 
     visit(ast.parse(text), None)
-    return found
+    return loops
 
 
 @cache
@@ -187,40 +187,42 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
     weights = [0.0] * len(blocks)
     for number in _reachable(blocks):
         weights[number] = 1.0
-    taken: list[tuple[Path, int, set[int]]] = []
+    earlier_loops: list[tuple[Path, int, set[int]]] = []
     for head, tail, inside in _smallest_first(tuple(blocks)):
         if len(inside) == 1 and blocks[tail].size == 1:
             continue  # the padding after a kernel
         # The end of a loop names its statement, unless the compiler merged it with code that was inlined there.
         for number in (tail, head, *sorted(inside)):
             file, line = _statement(blocks[number].line, kernels)
-            while line and any(file == known and line == at and inside > within for known, at, within in taken):
+            while line and any(file == other and line == at and inside > within for other, at, within in earlier_loops):
                 line = _source_loops(file)[line][1]  # the loop's end was moved into an inner loop
             if line is not None:
                 break
         else:
             raise ValueError(f"SASS: a loop that ends at {blocks[tail].line} has no statement in {kernels}")
         loops = _source_loops(file)
-        own = inside.difference(*(within for _, _, within in taken if within < inside))
-        taken.append((file, line, inside))
-        known = {"len": len, "range": range, "max": max, "min": min, **names}
+        body = inside.difference(*(within for _, _, within in earlier_loops if within < inside))
+        earlier_loops.append((file, line, inside))
+        namespace = {"len": len, "range": range, "max": max, "min": min, **names}
         try:
-            trips = float(eval(loops[line][0], known))
+            trips = float(eval(loops[line][0], namespace))
         except Exception as error:
             raise ValueError(
                 f"{file.name}:{line}: expected trips that follow from {sorted(names)}, got {loops[line][0]!r}; add a "
                 f"comment '# trips: EXPRESSION' ({error})"
             ) from error
         with suppress(NameError):  # a step that the kernel computes
-            trips /= _unrolled([blocks[number] for number in own], blocks[tail], eval(loops[line][2] or "0", known))
+            trips /= _unrolled(
+                [blocks[number] for number in body], blocks[tail], eval(loops[line][2] or "0", namespace)
+            )
         for number in inside:
             weights[number] *= trips
     return sum(weight * block.size for weight, block in zip(weights, blocks, strict=True))
 
 
-def _unrolled(own: list[Block], tail: Block, step: int) -> int:
+def _unrolled(blocks: list[Block], tail: Block, step: int) -> int:
     """Return how many steps of its range a loop takes at once: what it adds to the counter that its end compares."""
-    sums = [abs(number) // step for block in own for name, number in block.adds if step and name in tail.compares]
+    sums = [abs(number) // step for block in blocks for name, number in block.adds if step and name in tail.compares]
     return max([1, *(steps for steps in sums if steps in (2, 4, 8, 16))])
 
 
