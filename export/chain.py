@@ -37,7 +37,7 @@ def write_chain(graph: GraphWriter, nodes: DecoderNodes) -> str:
     past_bias = last_past_bias(graph)
     token = _likeliest(graph, graph.node("Gather", [names.LOGITS, last], axis=1))
     feature = graph.node("Gather", [names.PREDICTED_FEATURES, last], axis=1)
-    kept = [part for index in range(nodes.config.layers) for part in new_columns(graph, index)]
+    keys_and_values = [part for index in range(nodes.config.layers) for part in new_columns(graph, index)]
     one = graph.constant(np.array(1))
     more = graph.node("Sub", [levels, one])
     ahead = cells_ahead(graph, more)
@@ -46,7 +46,7 @@ def write_chain(graph: GraphWriter, nodes: DecoderNodes) -> str:
     def turn(inner: GraphWriter) -> None:
         _turn(inner, nodes, past_bias, ahead, rows)
 
-    (rest,) = graph.loop(more, [token, feature, *kept], turn, collected=1)
+    (rest,) = graph.loop(more, [token, feature, *keys_and_values], turn, collected=1)
     flat = graph.node("Reshape", [rest, graph.integers(-1)])
     graph.node("Concat", [token, flat], names.CHAIN_TOKENS, axis=0)
     return graph.node("Equal", [levels, one])
@@ -115,19 +115,19 @@ def _turn(graph: GraphWriter, nodes: DecoderNodes, past_bias: str, ahead: str, r
     columns = graph.node(
         "Concat", [graph.size(names.past_key(0), 3), graph.node("Add", [graph.size(above[0][0], 3), one])], axis=0
     )
-    given = LayerPass(
+    layer_pass = LayerPass(
         None if rows is None else graph.node("Gather", [rows, number]),
         graph.integers(-1, 1, config.projected_heads, width),
         SplitAttention(attention, columns),
     )
     for index in range(config.layers):
-        hidden, _, _ = layer(graph, nodes, given, hidden, index)
+        hidden, _, _ = layer(graph, nodes, layer_pass, hidden, index)
     features = norm(graph, hidden, "norm", config) if graph.has("norm") else hidden
-    found = _likeliest(graph, graph.product(features, "head"))
+    next_token = _likeliest(graph, graph.product(features, "head"))
     graph.output(graph.node("Identity", [going]), "bool", [])
-    graph.output(found, "int64", [1])
+    graph.output(next_token, "int64", [1])
     graph.output(features, "float32", ["B", config.dim])
     for keys, values in joined:
         graph.output(keys, "float32", ["B", heads, width, "N+1"])
         graph.output(values, "float32", ["B", heads, "N+1", width])
-    graph.output(graph.node("Identity", [found]), "int64", [1])
+    graph.output(graph.node("Identity", [next_token]), "int64", [1])

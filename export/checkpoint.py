@@ -152,15 +152,15 @@ def _require_own_target(request: Request, folder: Path) -> None:
     if request.target is None:
         return
     kind, path = request.target
-    for found in read_manifests(folder).values() if folder.is_dir() else ():
-        if found.kind != "target" or found.export is None:
+    for manifest in read_manifests(folder).values() if folder.is_dir() else ():
+        if manifest.kind != "target" or manifest.export is None:
             continue
-        own = found.export.request.get("kind")
-        if own != kind or found.export.checkpoint_sha256 != read_checkpoint(path).digest():
+        exported_kind = manifest.export.request.get("kind")
+        if exported_kind != kind or manifest.export.checkpoint_sha256 != read_checkpoint(path).digest():
             raise ManifestError(
-                f"{folder}: expected a drafter of its target, {own} of {found.export.request.get('checkpoint')}, got "
-                f"one that reads {kind} of {path}; name that target with --target and --target-kind, or export both "
-                "into another folder"
+                f"{folder}: expected a drafter of its target, {exported_kind} of "
+                f"{manifest.export.request.get('checkpoint')}, got one that reads {kind} of {path}; name that target "
+                "with --target and --target-kind, or export both into another folder"
             )
 
 

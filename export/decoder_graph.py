@@ -44,10 +44,10 @@ def write_decoder(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable
     graph.inputs(pass_inputs(config))
     graph.outputs(pass_outputs(config))
     nodes = decoder_nodes(graph, config, rotary)
-    hidden, given = _embedded(graph, nodes), _cached_pass(graph, nodes)
+    hidden, layer_pass = _embedded(graph, nodes), _cached_pass(graph, nodes)
     for index in range(config.layers):
         new = names.new_key(index), names.new_value(index)
-        hidden, _, _ = layer(graph, nodes, given, hidden, index, new)
+        hidden, _, _ = layer(graph, nodes, layer_pass, hidden, index, new)
     _head(graph, nodes, hidden)
     if not fused:
         return
@@ -93,11 +93,11 @@ def _external(graph: GraphWriter, nodes: DecoderNodes) -> str:
     flat = graph.node("Reshape", [names.TOKENS, graph.integers(-1)])
     first, zero = graph.integers(nodes.config.vocab_size), graph.integers(0)
     beyond = graph.node("GreaterOrEqual", [flat, first])
-    own = graph.node("Gather", [nodes.embedding, graph.node("Where", [beyond, zero, flat])])
+    code_rows = graph.node("Gather", [nodes.embedding, graph.node("Where", [beyond, zero, flat])])
     row = graph.node("Where", [beyond, graph.node("Sub", [flat, first]), zero])
     other = graph.narrow(graph.node("Gather", [names.EXTERNAL_COND_ROWS, row]))
     tall = graph.node("Unsqueeze", [beyond, graph.integers(1)])
-    return add_positions(graph, nodes, graph.node("Where", [tall, other, own]), names.CELLS)
+    return add_positions(graph, nodes, graph.node("Where", [tall, other, code_rows]), names.CELLS)
 
 
 def _head(graph: GraphWriter, nodes: DecoderNodes, hidden: str) -> None:
@@ -145,7 +145,7 @@ def write_layers(
         hidden = read_features(graph, graph.node("Reshape", [names.FEATURES, nodes.flat_shape]), hidden)
     shape = graph.node("Shape", [names.CELLS])
     caches = [(read.name, written.name) for read, written in device_graph.cache_specs(config)]
-    given = LayerPass(
+    layer_pass = LayerPass(
         rotary_rows(graph, nodes, names.CELLS),
         graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
         InPlaceAttention(
@@ -156,7 +156,7 @@ def write_layers(
         ),
     )
     for index in range(config.layers):
-        hidden, _, _ = layer(graph, nodes, given, hidden, index)
+        hidden, _, _ = layer(graph, nodes, layer_pass, hidden, index)
     if graph.has("norm"):
         hidden = norm(graph, hidden, "norm", config)
     wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)

@@ -187,7 +187,7 @@ def _add_product(
 def _query_key_value(
     graph: GraphWriter,
     nodes: DecoderNodes,
-    given: LayerPass,
+    layer_pass: LayerPass,
     read: str,
     stem: str,
     names: tuple[str | None, str | None],
@@ -199,10 +199,12 @@ def _query_key_value(
     heads = graph.node("Reshape", [merged, nodes.heads_shape])
     if nodes.config.qk_norm:
         heads = _norm_heads(graph, nodes, heads, stem)
-    if nodes.rotary is not None and given.positions is not None:
-        turned = graph.node("RotaryEmbedding", [graph.widen(heads), *nodes.rotary[:2], given.positions], num_heads=1)
+    if nodes.rotary is not None and layer_pass.positions is not None:
+        turned = graph.node(
+            "RotaryEmbedding", [graph.widen(heads), *nodes.rotary[:2], layer_pass.positions], num_heads=1
+        )
         heads = graph.narrow(turned)
-    laid_out = graph.node("Transpose", [graph.node("Reshape", [heads, given.grid_shape])], perm=[0, 2, 1, 3])
+    laid_out = graph.node("Transpose", [graph.node("Reshape", [heads, layer_pass.grid_shape])], perm=[0, 2, 1, 3])
     query, key, value = graph.split(laid_out, nodes.qkv_sizes, 1, [None, *names])
     return query, key, value
 
@@ -210,15 +212,17 @@ def _query_key_value(
 def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) -> str:
     query, key, value = graph.split(heads, nodes.qkv_sizes, 1, [None, None, None])
     ones = graph.constant(np.ones(nodes.config.head_dim, dtype=ARRAYS[graph.precision]), "ones")
-    found = []
+    normed_heads = []
     for part, which in ((query, "q"), (key, "k")):
         normed = graph.node("LayerNormalization", [part, ones], axis=-1, epsilon=QK_NORM_EPS)
         scaled = graph.node("Mul", [normed, graph.weight(f"{stem}{which}_scale")])
-        found.append(graph.node("Add", [scaled, graph.weight(f"{stem}{which}_shift")]))
-    return graph.node("Concat", [*found, value], axis=1)
+        normed_heads.append(graph.node("Add", [scaled, graph.weight(f"{stem}{which}_shift")]))
+    return graph.node("Concat", [*normed_heads, value], axis=1)
 
 
-def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], given: SplitAttention) -> str:
+def _attend(
+    graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], attention: SplitAttention
+) -> str:
     """Mix values [B, H, T, hd] with one softmax over all parts.
 
     Query heads that share keys are stacked in the products, so the cache is not repeated.
@@ -237,10 +241,10 @@ def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequenc
         for score, part in zip(scores, seen, strict=True)
     ]
     joined = graph.node("Concat", biased, axis=3)
-    if given.bias is not None:
-        joined = graph.node("Add", [joined, given.bias])
+    if attention.bias is not None:
+        joined = graph.node("Add", [joined, attention.bias])
     shares = graph.narrow(graph.node("Softmax", [joined], axis=-1))
-    parts = graph.split(shares, given.sizes, 3, [None] * len(seen))
+    parts = graph.split(shares, attention.sizes, 3, [None] * len(seen))
     mixed = [graph.node("MatMul", [stacked(share), part.values]) for share, part in zip(parts, seen, strict=True)]
     return apart(graph.node("Add" if len(mixed) == 2 else "Sum", mixed))
 
@@ -260,13 +264,13 @@ def rotary_rows(graph: GraphWriter, nodes: DecoderNodes, cells: str) -> str | No
 
 def embed(graph: GraphWriter, nodes: DecoderNodes, tokens: str, cells: str) -> str:
     """Hidden rows [B * T, D] of `tokens` [B, T] at `cells` [B, T], before a drafter's features."""
-    found = graph.node("Gather", [nodes.embedding, graph.node("Reshape", [tokens, graph.integers(-1)])])
-    return add_positions(graph, nodes, found, cells)
+    embeddings = graph.node("Gather", [nodes.embedding, graph.node("Reshape", [tokens, graph.integers(-1)])])
+    return add_positions(graph, nodes, embeddings, cells)
 
 
 def add_positions(graph: GraphWriter, nodes: DecoderNodes, hidden: str, cells: str) -> str:
     """`hidden` [B * T, D] plus the learnt vectors of `cells` [B, T], if positions are learnt."""
     if not graph.has("positions"):
         return hidden
-    own = graph.node("Gather", [graph.weight("positions"), cells])
-    return graph.node("Add", [hidden, graph.node("Reshape", [own, nodes.flat_shape])])
+    position_vectors = graph.node("Gather", [graph.weight("positions"), cells])
+    return graph.node("Add", [hidden, graph.node("Reshape", [position_vectors, nodes.flat_shape])])

@@ -79,10 +79,12 @@ def graph_of(
     bfloat16, so a bfloat16 graph runs there as its `rounded_graph`."""
     gpu = gpu_backend(context.backend)
     rounded = precision == "bf16" and gpu is None
-    given = rounded_graph(path) if rounded else content
-    known = replace(config, precision="fp32" if rounded else precision, capacity=config.slots)
-    session, options = open_capturing(path, context, given, None if gpu is None or precision == "fp32" else known)
-    return OnnxDecoder(session, known, path.stem, gpu, options)
+    graph_bytes = rounded_graph(path) if rounded else content
+    graph_config = replace(config, precision="fp32" if rounded else precision, capacity=config.slots)
+    session, options = open_capturing(
+        path, context, graph_bytes, None if gpu is None or precision == "fp32" else graph_config
+    )
+    return OnnxDecoder(session, graph_config, path.stem, gpu, options)
 
 
 def prepare(
@@ -177,9 +179,11 @@ def dense(
     if features is not None:
         hidden = decoder.read_features(torch.from_numpy(features), hidden)
     attention = CausalBlocks(config, decoder.turns(cells), config.layers, (unseen, count))
-    found = decoder.through_layers(decoder.add_positions(hidden, cells), attention)
+    all_features = decoder.through_layers(decoder.add_positions(hidden, cells), attention)
     first = max(count - 1, 0)
-    return Expected(decoder, found[:, first:], attention.keys[0][:, :, first:], attention.values[0][:, :, first:])
+    return Expected(
+        decoder, all_features[:, first:], attention.keys[0][:, :, first:], attention.values[0][:, :, first:]
+    )
 
 
 def chunks(length: int) -> Iterator[slice]:
@@ -205,11 +209,11 @@ def compare_image(
     batch, sums = len(expected.features), {name: ErrorSum() for name in ("logits", "features", "key", "value")}
     engine, cells = case.engine(batch, unseen), places(case.decoder.config, tokens)
 
-    def judge(out: PassOutput, part: slice, own: slice = slice(None)) -> None:
-        sums["logits"].add(out.logits[:, own], expected.logits(part))
-        sums["features"].add(out.features[:, own], expected.features[:, part])
-        sums["key"].add(engine.memory.new_keys[-1][:, :, own], expected.key[:, :, part])
-        sums["value"].add(engine.memory.new_values[-1][:, :, own], expected.value[:, :, part])
+    def judge(out: PassOutput, part: slice, out_part: slice = slice(None)) -> None:
+        sums["logits"].add(out.logits[:, out_part], expected.logits(part))
+        sums["features"].add(out.features[:, out_part], expected.features[:, part])
+        sums["key"].add(engine.memory.new_keys[-1][:, :, out_part], expected.key[:, :, part])
+        sums["value"].add(engine.memory.new_values[-1][:, :, out_part], expected.value[:, :, part])
         engine.cache.commit(slice(None))
 
     before = 0
@@ -217,10 +221,10 @@ def compare_image(
         judge(take_condition(engine, case.prefix[:batch]), slice(0, 1), slice(-1, None))
         before = 1
     for chunk in chunks(len(tokens)):
-        given = None if features is None else features[:, chunk]
-        out = engine.run(tokens[chunk], cells[chunk], causal(chunk.stop - chunk.start), None, given)
+        chunk_features = None if features is None else features[:, chunk]
+        out = engine.run(tokens[chunk], cells[chunk], causal(chunk.stop - chunk.start), None, chunk_features)
         judge(out, slice(before + chunk.start, before + chunk.stop))
-    return {name: held.errors() for name, held in sums.items()}
+    return {name: error_sum.errors() for name, error_sum in sums.items()}
 
 
 def take_condition(engine: OnnxEngine, prefix: IntArray) -> PassOutput:
@@ -234,18 +238,22 @@ def compare_tree(case: ParityCase, tokens: IntArray) -> dict[str, Errors]:
     engine, before = case.engine(2), len(tokens) // 4
     take_condition(engine, case.prefix)
     engine.cache.commit(slice(None))
-    told = with_eol_tokens(case.decoder.config, tokens[:before])
-    engine.run(told, places(case.decoder.config, told), causal(len(told)))
+    image_tokens = with_eol_tokens(case.decoder.config, tokens[:before])
+    engine.run(image_tokens, places(case.decoder.config, image_tokens), causal(len(image_tokens)))
     engine.cache.commit(slice(None))
     tree = point_tree(tokens[before:][: len(_PARENTS)], np.array(_PARENTS), case.decoder.config.vocab_size)
     out = engine.run(tree.tokens, before + tree.depths(), hide(tree.visible()))
-    found = []
+    path_errors = []
     for leaf in sorted(set(range(len(_PARENTS))) - set(_PARENTS)):
         # A dense pass over a leaf's path gives the expected result of every node on it.
         path = np.flatnonzero(tree.visible()[leaf])
-        expected = dense(case, np.concatenate([told, tree.tokens[path]]), 2)
-        found.append(errors(out.logits[:, path], expected.logits(slice(-len(path), None))))
-    return {"logits": Errors(max(each.largest for each in found), sum(each.mean for each in found) / len(found))}
+        expected = dense(case, np.concatenate([image_tokens, tree.tokens[path]]), 2)
+        path_errors.append(errors(out.logits[:, path], expected.logits(slice(-len(path), None))))
+    return {
+        "logits": Errors(
+            max(each.largest for each in path_errors), sum(each.mean for each in path_errors) / len(path_errors)
+        )
+    }
 
 
 def parting(case: ParityCase) -> Parting | None:
@@ -257,9 +265,9 @@ def parting(case: ParityCase) -> Parting | None:
         if len(drawn) == config.cells:
             break
         engine.cache.commit(slice(None))
-        told = with_eol_tokens(config, np.array(drawn))
-        out = engine.run(told[fed:], places(config, told)[fed:], causal(len(told) - fed))
-        fed = len(told)
+        image_tokens = with_eol_tokens(config, np.array(drawn))
+        out = engine.run(image_tokens[fed:], places(config, image_tokens)[fed:], causal(len(image_tokens) - fed))
+        fed = len(image_tokens)
     read = with_eol_tokens(config, np.array(drawn[:-1], dtype=np.int64))
     # Every position predicts a code, unless the next token is an end-of-line token.
     codes = np.flatnonzero(np.append(read < config.vocab_size, True))
@@ -289,23 +297,23 @@ def compare(
     rng, config = np.random.default_rng(seed), decoder.config
     random = rng.integers(0, config.vocab_size, config.cells)
     if config.drafter:
-        found = {}
+        case_errors = {}
         for name, scales in (("random", (1.0,)), ("large_features", LARGE[precision])):
             features, expected = _told_apart(case, random, scales, rng)
-            found[name] = compare_image(case, random, expected, features)
-        return Report(found)
+            case_errors[name] = compare_image(case, random, expected, features)
+        return Report(case_errors)
     image = with_eol_tokens(config, random)
     expected = dense(case, image, 2)
-    found = {"random": compare_image(case, image, expected)}
-    found["one_row"] = compare_image(case, image, Expected(decoder, *(part[:1] for part in expected[1:])))
+    case_errors = {"random": compare_image(case, image, expected)}
+    case_errors["one_row"] = compare_image(case, image, Expected(decoder, *(part[:1] for part in expected[1:])))
     for name, code in (("first_code", 0), ("last_code", config.vocab_size - 1)):
         tokens = with_eol_tokens(config, np.full(config.cells, code))
-        found[name] = compare_image(case, tokens, dense(case, tokens, 2))
-    found["tree"] = compare_tree(case, random)
+        case_errors[name] = compare_image(case, tokens, dense(case, tokens, 2))
+    case_errors["tree"] = compare_tree(case, random)
     if config.uncond_keep:
         unseen = config.prefix - sum(config.uncond_keep)
-        found["unseen"] = compare_image(case, image, dense(case, image, 2, unseen=unseen), unseen=unseen)
-    return Report(found, parting(case) if greedy else None)
+        case_errors["unseen"] = compare_image(case, image, dense(case, image, 2, unseen=unseen), unseen=unseen)
+    return Report(case_errors, parting(case) if greedy else None)
 
 
 def _told_apart(
@@ -317,14 +325,14 @@ def _told_apart(
     torch's own result then changes as much as with an error.
     """
     config = case.decoder.config
-    drawn = rng.standard_normal((2, config.cells, config.dim))
-    rounded = 1 + _ULP * rng.choice([-1.0, 1.0], drawn.shape)
+    samples = rng.standard_normal((2, config.cells, config.dim))
+    rounded = 1 + _ULP * rng.choice([-1.0, 1.0], samples.shape)
     for scale in scales:
-        features = (scale * drawn).astype(np.float32)
+        features = (scale * samples).astype(np.float32)
         expected = dense(case, tokens, 2, features)
-        moved, held = dense(case, tokens, 2, (features * rounded).astype(np.float32)), ErrorSum()
+        moved, error_sum = dense(case, tokens, 2, (features * rounded).astype(np.float32)), ErrorSum()
         for chunk in chunks(len(tokens)):
-            held.add(moved.logits(chunk).numpy(), expected.logits(chunk))
-        if held.errors().largest < MOST["fp32"] / 10:
+            error_sum.add(moved.logits(chunk).numpy(), expected.logits(chunk))
+        if error_sum.errors().largest < MOST["fp32"] / 10:
             break
     return features, expected

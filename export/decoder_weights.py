@@ -106,40 +106,40 @@ def decoder_weights(
     stored in `precision`. eight_bits: store matrices in 8 bits, and multiply in 8 bits. scaled: store matrices that
     are exactly `ScaledRows` as such, and refuse other weights that `stored` does not represent exactly.
     """
-    made: dict[str, Callable[[], Weights]] = {}
+    float_weights: dict[str, Callable[[], Weights]] = {}
     for index, part in enumerate(decoder.layers):
         assert isinstance(part, Layer)
-        made |= {f"layers.{index}.{name}": make for name, make in _layer(part, decoder.config).items()}
+        float_weights |= {f"layers.{index}.{name}": make for name, make in _layer(part, decoder.config).items()}
     if decoder.norm is not None:
-        made["norm"] = partial(plain, decoder.norm.weight)
-    made["head"] = lambda: plain(decoder.head.weight).T
+        float_weights["norm"] = partial(plain, decoder.norm.weight)
+    float_weights["head"] = lambda: plain(decoder.head.weight).T
     if decoder.positions is not None:
-        made["positions"] = partial(plain, decoder.positions.weight)
-    made |= _embedding(decoder, joined=stored == precision)
-    found: dict[str, Callable[[], NDArray[np.generic] | EightBitMatrix | ScaledRows]] = {}
-    for name, make in made.items():
+        float_weights["positions"] = partial(plain, decoder.positions.weight)
+    float_weights |= _embedding(decoder, joined=stored == precision)
+    weights: dict[str, Callable[[], NDArray[np.generic] | EightBitMatrix | ScaledRows]] = {}
+    for name, make in float_weights.items():
         matrix = name.rsplit(".")[-1] in _MATRICES
         if eight_bits and matrix:
-            found[name] = partial(_as_eight_bit, make)
+            weights[name] = partial(_as_eight_bit, make)
         elif scaled and name != "conditions":
-            found[name] = partial(_exactly, name, make, stored, 1 if matrix else 0)
+            weights[name] = partial(_exactly, name, make, stored, 1 if matrix else 0)
         else:
-            found[name] = partial(_as_stored, make, precision if name == "conditions" else stored)
-    return found
+            weights[name] = partial(_as_stored, make, precision if name == "conditions" else stored)
+    return weights
 
 
 def conditioner_weights(conditioner: Conditioner, stored: Precision) -> WeightSource:
     """Return the weights of a condition's embedding under the names of `export.decoder_graph.write_conditioner`."""
-    made: dict[str, Callable[[], Weights]] = {
+    float_weights: dict[str, Callable[[], Weights]] = {
         "absent": partial(plain, conditioner.absent),
         "first": lambda: plain(conditioner.first.weight).T,
     }
     if conditioner.second is None:
-        made["first_bias"] = partial(plain, conditioner.first.bias)
+        float_weights["first_bias"] = partial(plain, conditioner.first.bias)
     else:
         second = conditioner.second
-        made["second"] = lambda: plain(second.weight).T
-    return {name: partial(_as_stored, make, stored) for name, make in made.items()}
+        float_weights["second"] = lambda: plain(second.weight).T
+    return {name: partial(_as_stored, make, stored) for name, make in float_weights.items()}
 
 
 def _as_eight_bit(make: Callable[[], Weights]) -> EightBitMatrix:
@@ -166,7 +166,7 @@ def _as_stored(make: Callable[[], Weights], stored: Precision) -> NDArray[np.gen
 
 
 def _layer(layer: Layer, config: DecoderConfig) -> dict[str, Callable[[], Weights]]:
-    found: dict[str, Callable[[], Weights]] = {
+    weights: dict[str, Callable[[], Weights]] = {
         "qkv": lambda: _scaled(plain(layer.qkv.weight), config).T,
         "out": lambda: plain(layer.out.weight).T,
         "ffn_norm": partial(plain, layer.ffn_norm.weight),
@@ -174,22 +174,22 @@ def _layer(layer: Layer, config: DecoderConfig) -> dict[str, Callable[[], Weight
         "down": lambda: plain(layer.down.weight).T,
     }
     if layer.attention_norm is not None:
-        found["attention_norm"] = partial(plain, layer.attention_norm.weight)
+        weights["attention_norm"] = partial(plain, layer.attention_norm.weight)
     if config.qkv_bias:
-        found["qkv_bias"] = lambda: _scaled(plain(layer.qkv.bias), config)
+        weights["qkv_bias"] = lambda: _scaled(plain(layer.qkv.bias), config)
     if config.qk_norm:
         for name in ("q_scale", "q_shift", "k_scale", "k_shift"):
-            found[name] = partial(plain, getattr(layer, name))
-    return found
+            weights[name] = partial(plain, getattr(layer, name))
+    return weights
 
 
 def _scaled(rows: Weights, config: DecoderConfig) -> Weights:
     """Scale the query rows of all heads by head_dim**-0.5, unless the rotary table contains the scale."""
     if config.rope != "none":
         return rows
-    found = rows.copy()
-    found[: config.heads * config.head_dim] *= np.float32(config.head_dim**-0.5)
-    return found
+    scaled_copy = rows.copy()
+    scaled_copy[: config.heads * config.head_dim] *= np.float32(config.head_dim**-0.5)
+    return scaled_copy
 
 
 def _embedding(decoder: Decoder, joined: bool) -> dict[str, Callable[[], Weights]]:
@@ -203,8 +203,8 @@ def _embedding(decoder: Decoder, joined: bool) -> dict[str, Callable[[], Weights
         return {"embedding": lambda: np.concatenate([plain(codes.weight), plain(conditions.weight)])}
     matrix, bias = decoder.fc.weight, decoder.fc.bias
     dim = decoder.config.dim
-    found: dict[str, Callable[[], Weights]] = {"fc_feature": lambda: plain(matrix[:, :dim]).T}
+    weights: dict[str, Callable[[], Weights]] = {"fc_feature": lambda: plain(matrix[:, :dim]).T}
     if bias is None:
-        return found | {"embedding": partial(plain, codes.weight), "fc_embedding": lambda: plain(matrix[:, dim:]).T}
+        return weights | {"embedding": partial(plain, codes.weight), "fc_embedding": lambda: plain(matrix[:, dim:]).T}
     # The input layer's output for an embedding depends only on the token: store the row to save the product.
-    return found | {"embedding": lambda: plain(codes.weight) @ plain(matrix[:, dim:]).T + plain(bias)}
+    return weights | {"embedding": lambda: plain(codes.weight) @ plain(matrix[:, dim:]).T + plain(bias)}

@@ -91,8 +91,8 @@ def export_decoder(
     scratch: int = SCRATCH,
 ) -> Manifest:
     """Write one target or drafter into `folder`, with its weights in `<name>.safetensors`; see `export_decoders`."""
-    (made,) = export_decoders({name: decoder}, conditioner, form, folder / f"{name}{SUFFIX}", origin, scratch)
-    return made
+    (manifest,) = export_decoders({name: decoder}, conditioner, form, folder / f"{name}{SUFFIX}", origin, scratch)
+    return manifest
 
 
 def export_decoders(
@@ -118,14 +118,14 @@ def export_decoders(
     write_graphs(paths, form, file, [path for path in paths if path.stem in drafting])
     whole = None if conditioner is None else conditioner.float()
     matrices: Literal["scaled_rows"] | None = "scaled_rows" if form.scaled else None
-    made = []
+    manifests = []
     for path, decoder in paths.items():
         drafts = path.stem in drafting
         differences = _differences(path, decoder.float(), whole, form, drafts)
         kind = "drafter" if decoder.config.drafter else DRAFT_TARGET if drafts else "target"
         draft = draft_manifest(path.stem, kind, origin, asdict(exported_config(decoder, form.precision, scratch)))
-        made.append(finish(draft, path, differences, shared=file, matrices=matrices))
-    return tuple(made)
+        manifests.append(finish(draft, path, differences, shared=file, matrices=matrices))
+    return tuple(manifests)
 
 
 def _differences(
@@ -226,5 +226,5 @@ def _round_own_to_half(drafter: Decoder) -> None:
     shared = (drafter.codes.weight, drafter.head.weight)
     before = [part.detach().clone() for part in shared]
     round_to_half(drafter)
-    for part, held in zip(shared, before, strict=True):
-        part.data.copy_(held)
+    for part, original in zip(shared, before, strict=True):
+        part.data.copy_(original)

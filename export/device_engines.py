@@ -63,16 +63,16 @@ def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
     8-bit matrices are written as the numbers that they represent, into the graph itself.
     Raises EngineError if the decoder has no separate weights file.
     """
-    found, config, stored = decoder.located.manifest, decoder.config, stored_weights(decoder.located)
-    assert found.weights is not None
-    path, sha256 = decoder.located.path.parent / found.weights.file, found.weights.sha256
+    manifest, config, stored = decoder.located.manifest, decoder.config, stored_weights(decoder.located)
+    assert manifest.weights is not None
+    path, sha256 = decoder.located.path.parent / manifest.weights.file, manifest.weights.sha256
     weights = {each: partial(_values, stored, each, config) for each in stored.names()}
 
     def written(part: str, write: Callable[[GraphWriter], None]) -> Path:
-        kept = _KeptWeights(path, stored)
-        graph = GraphWriter(f"{found.name}_{part}", weights, config.precision, kept, opset=IN_PLACE_OPSET)
+        weight_store = _KeptWeights(path, stored)
+        graph = GraphWriter(f"{manifest.name}_{part}", weights, config.precision, weight_store, opset=IN_PLACE_OPSET)
         write(graph)
-        target = graph_file(path.parent, found.name, part)
+        target = graph_file(path.parent, manifest.name, part)
         staged = target.with_name(f".{target.name}.staged")
         graph.write(staged, {WEIGHTS_SHA256: sha256})
         os.replace(staged, target)
@@ -103,12 +103,12 @@ def bare_graphs(decoder: ElsewhereDecoder, places: int | None) -> tuple[bytes, b
 
 def _values(stored: StoredWeights, name: str, config: DecoderConfig) -> NDArray[Any]:
     """Return a stored weight in its stored type; 8-bit weights as float32."""
-    found = stored[name]
+    tensor = stored[name]
     if stored.in_blocks(name):
-        return np.ascontiguousarray(found[: matrix_depths(config)[name.rsplit(".")[-1]]].numpy())
-    if found.dtype == torch.bfloat16:
-        return np.asarray(found.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
-    return np.asarray(found.numpy())
+        return np.ascontiguousarray(tensor[: matrix_depths(config)[name.rsplit(".")[-1]]].numpy())
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(tensor.numpy())
 
 
 def build_folder(
@@ -125,7 +125,7 @@ def build_folder(
     Raises EngineError with the reason if the package rejects a graph; ManifestError if files are damaged.
     """
     models = decoders_of(folder, only)
-    taken = rows or (rows_of(read_index(folder).sampling()),)
+    row_counts = rows or (rows_of(read_index(folder).sampling()),)
     for located in models:
         decoder = load_elsewhere(located.manifest.name, located)
         counts = position_counts(decoder.config, buckets)
@@ -135,7 +135,7 @@ def build_folder(
             tuple(PassSize(count, count, 0) for count in counts),
         )
         names = part_of(decoder.name, LAYERS), part_of(decoder.name, HEAD)
-        yield from build_plans(decoder, passes, builder, (min(taken), max(taken)), names)
+        yield from build_plans(decoder, passes, builder, (min(row_counts), max(row_counts)), names)
 
 
 def build_plans(
@@ -157,7 +157,7 @@ def build_plans(
     Raises:
         EngineError: An error of the parser or the builder.
     """
-    found, config = decoder.located.manifest, decoder.config
+    manifest, config = decoder.located.manifest, decoder.config
     places = max(size.places for size in passes.layers)
     read = layers_inputs(config), head_inputs(config)
     for name, graph, inputs, sizes in zip(names, bare_graphs(decoder, places), read, passes, strict=True):
@@ -168,7 +168,7 @@ def build_plans(
             backend=builder.backend,
             version=builder.module.__version__,
             gpu=builder.gpu,
-            onnx_sha256=found.sha256,
+            onnx_sha256=manifest.sha256,
             engine_sha256="",
             engine_bytes=0,
             precision=config.precision,
@@ -184,8 +184,10 @@ def profile(inputs: Sequence[TensorSpec], rows: tuple[int, int], size: PassSize)
     """Input shapes of a pass, optimised for the most rows and positions; a condition may have fewer positions."""
 
     def shapes(row_count: int, count: int) -> dict[str, tuple[int, ...]]:
-        known = {"R": row_count, "T": count, "P": size.places}
-        return {spec.name: tuple(one if isinstance(one, int) else known[one] for one in spec.shape) for spec in inputs}
+        dimensions = {"R": row_count, "T": count, "P": size.places}
+        return {
+            spec.name: tuple(one if isinstance(one, int) else dimensions[one] for one in spec.shape) for spec in inputs
+        }
 
     least, most = shapes(rows[0], size.least), shapes(rows[1], size.most)
     return {name: (least[name], most[name], most[name]) for name in most}

@@ -132,11 +132,11 @@ class GraphWriter:
 
     def constant(self, values: NDArray[Any], stem: str = "constant") -> str:
         """Store `values` in the graph as they are; equal values are stored only once."""
-        held = np.asarray(values, order="C")
-        key = (held.dtype.str, held.shape, sha256(held.tobytes()).digest())
+        array = np.asarray(values, order="C")
+        key = (array.dtype.str, array.shape, sha256(array.tobytes()).digest())
         if key not in self._constants:
             self._constants[key] = self._fresh(stem)
-            self._tensors.append(numpy_helper.from_array(held, self._constants[key]))
+            self._tensors.append(numpy_helper.from_array(array, self._constants[key]))
         return self._constants[key]
 
     def integers(self, *values: int) -> str:
@@ -157,8 +157,8 @@ class GraphWriter:
         self._load(name, self._int8_products)
         if name in self._matrices:
             values, scales, settings = self._matrices[name]
-            found = self.node("MatMulNBits", [value, values, scales], domain=_CONTRIBUTED, **settings)
-            return found if added is None else self.node("Add", [found, added])
+            product = self.node("MatMulNBits", [value, values, scales], domain=_CONTRIBUTED, **settings)
+            return product if added is None else self.node("Add", [product, added])
         if added is None:
             return self.node("MatMul", [value, self._values[name]])
         return self.node("Gemm", [value, self._values[name], added])
@@ -174,9 +174,9 @@ class GraphWriter:
     def _given(self, name: str, dtype: ElementType) -> str:
         """Return the weight `name` as an input."""
         if name not in self._values:
-            found = self._weights[name]()
-            assert isinstance(found, np.ndarray)
-            self._values[name] = self.input(name, dtype, found.shape)
+            values = self._weights[name]()
+            assert isinstance(values, np.ndarray)
+            self._values[name] = self.input(name, dtype, values.shape)
         return self._values[name]
 
     def _load(self, name: str, int8: bool = False) -> None:
@@ -186,41 +186,41 @@ class GraphWriter:
         if self.bare:
             self._given(name, PRECISION_TYPES[self.precision])
             return
-        found = self._weights[name]()
-        if isinstance(found, ScaledRows) and int8:
-            self._matrices[name] = self._int8_matrix(name, found)
+        weight = self._weights[name]()
+        if isinstance(weight, ScaledRows) and int8:
+            self._matrices[name] = self._int8_matrix(name, weight)
             return
-        if isinstance(found, EightBitMatrix):
-            width, _, block = found.values.shape
-            stored = self._store(name, found.values), self._store(f"{name}.scale", found.scales)
-            settings = {"K": found.depth, "N": width, "bits": 8, "block_size": block, "accuracy_level": _EIGHT_BITS}
+        if isinstance(weight, EightBitMatrix):
+            width, _, block = weight.values.shape
+            stored = self._store(name, weight.values), self._store(f"{name}.scale", weight.scales)
+            settings = {"K": weight.depth, "N": width, "bits": 8, "block_size": block, "accuracy_level": _EIGHT_BITS}
             self._matrices[name] = (*stored, settings)
             return
-        if isinstance(found, ScaledRows):
+        if isinstance(weight, ScaledRows):
             # Engines widen constants at load time: products use float32 numbers that equal `ScaledRows.widened`
             # exactly, and everyone who reads the file gets the rounded model.
-            parts = self._widened(name, found.steps), self._widened(name + SCALE, found.scale)
+            parts = self._widened(name, weight.steps), self._widened(name + SCALE, weight.scale)
             self._values[name] = self.node("Mul", parts)
             return
-        self._values[name] = self._widened(name, found)
+        self._values[name] = self._widened(name, weight)
 
-    def _int8_matrix(self, name: str, found: ScaledRows) -> tuple[str, str, dict[str, Any]]:
+    def _int8_matrix(self, name: str, matrix: ScaledRows) -> tuple[str, str, dict[str, Any]]:
         """Return the MatMulNBits inputs for a matrix [K, N] with a scale per column: its steps in the format of
         `EightBitMatrix`, and scales.
 
         Engines convert the constants at load time, so the same bytes in a file also serve float32 products.
         """
-        depth, width = found.steps.shape
+        depth, width = matrix.steps.shape
         block = block_of(depth)
         blocks = -(-depth // block)
-        columns = self.node("Transpose", [self._store(name, found.steps)], perm=[1, 0])
+        columns = self.node("Transpose", [self._store(name, matrix.steps)], perm=[1, 0])
         steps = self.node("Cast", [columns], to=TensorProto.INT32)
         if blocks * block > depth:
             steps = self.node("Pad", [steps, self.integers(0, 0, 0, blocks * block - depth)])
         around = self.node("Add", [steps, self.constant(np.array(EIGHT_BIT_ZERO, dtype=np.int32), "zero_point")])
         narrow = self.node("Cast", [around], to=TensorProto.UINT8)
         values = self.node("Reshape", [narrow, self.integers(width, blocks, block)])
-        scale = self.node("Transpose", [self._widened(name + SCALE, found.scale)], perm=[1, 0])
+        scale = self.node("Transpose", [self._widened(name + SCALE, matrix.scale)], perm=[1, 0])
         each = self.node("Expand", [scale, self.integers(width, blocks)])
         settings = {"K": depth, "N": width, "bits": 8, "block_size": block, "accuracy_level": _EIGHT_BITS}
         return values, self.node("Reshape", [each, self.integers(-1)]), settings

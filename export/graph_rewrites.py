@@ -42,13 +42,13 @@ def rounded_graph(path: Path) -> bytes:
 def _half_values(model: onnx.ModelProto) -> dict[str, int]:
     """Return the type of every half-precision value."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
-    found = {tensor.name: tensor.data_type for tensor in inferred.initializer}
+    types = {tensor.name: tensor.data_type for tensor in inferred.initializer}
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
-        found[value.name] = value.type.tensor_type.elem_type
-    unknown = [name for node in model.graph.node for name in node.output if name and not found.get(name)]
+        types[value.name] = value.type.tensor_type.elem_type
+    unknown = [name for node in model.graph.node for name in node.output if name and not types.get(name)]
     if unknown:
         raise ValueError(f"expected a type of every value, got none of {', '.join(unknown[:3])}")
-    return {name: kind for name, kind in found.items() if kind in _HALVES}
+    return {name: kind for name, kind in types.items() if kind in _HALVES}
 
 
 def _widened_weights(model: onnx.ModelProto, kinds: dict[str, int]) -> Iterator[onnx.NodeProto]:

@@ -32,16 +32,16 @@ class ErrorSum:
 
     def add(self, found: NDArray[Any] | Tensor, expected: Tensor) -> None:
         """Add a part, as an array or a tensor on any device; infinite if shapes differ or a value is not finite."""
-        wanted = expected.detach().float().numpy()
-        given = found.float().cpu().numpy() if isinstance(found, Tensor) else found.astype(np.float32)
-        if given.shape != wanted.shape or not np.isfinite(given).all():
+        expected_values = expected.detach().float().numpy()
+        values = found.float().cpu().numpy() if isinstance(found, Tensor) else found.astype(np.float32)
+        if values.shape != expected_values.shape or not np.isfinite(values).all():
             self._largest = self._total = float("inf")
             return
-        apart = np.abs(given - wanted)
+        apart = np.abs(values - expected_values)
         self._largest = max(self._largest, float(apart.max(initial=0.0)))
         self._total += float(apart.sum(dtype=np.float64))
         self._count += apart.size
-        self._scale = max(self._scale, float(np.abs(wanted).max(initial=0.0)))
+        self._scale = max(self._scale, float(np.abs(expected_values).max(initial=0.0)))
 
     def errors(self) -> Errors:
         """Return the errors over all parts."""
@@ -50,9 +50,9 @@ class ErrorSum:
 
 def errors(found: NDArray[Any], expected: Tensor) -> Errors:
     """Errors of one output; infinite if shapes differ or a value is not finite."""
-    held = ErrorSum()
-    held.add(found, expected)
-    return held.errors()
+    error_sum = ErrorSum()
+    error_sum.add(found, expected)
+    return error_sum.errors()
 
 
 class Parting(NamedTuple):
@@ -70,7 +70,7 @@ class Report(NamedTuple):
 
     def worst(self) -> dict[str, float]:
         """Return the largest error of every case."""
-        return {case: max(errors.largest for errors in found.values()) for case, found in self.cases.items()}
+        return {case: max(errors.largest for errors in outputs.values()) for case, outputs in self.cases.items()}
 
 
 @torch.no_grad()
@@ -78,16 +78,16 @@ def compare_module(
     module: nn.Module, feed: str, cases: Mapping[str, Tensor], path: Path, context: EngineContext | None = None
 ) -> Report:
     """Compare the graph at `path`, whose input is `feed`, to its module in float32, output by output."""
-    session, found = open_session(path, context or EngineContext()), {}
+    session, case_errors = open_session(path, context or EngineContext()), {}
     names = [each.name for each in session.get_outputs()]
-    for case, given in cases.items():
-        expected = module(given)
+    for case, input_tensor in cases.items():
+        expected = module(input_tensor)
         results = zip(
-            names, session.run(None, {feed: given.numpy()}), expected if isinstance(expected, tuple) else (expected,),
-            strict=True,
+            names, session.run(None, {feed: input_tensor.numpy()}),
+            expected if isinstance(expected, tuple) else (expected,), strict=True,
         )  # fmt: skip
-        found[case] = {name: errors(result, tensor) for name, result, tensor in results}
-    return Report(found)
+        case_errors[case] = {name: errors(result, tensor) for name, result, tensor in results}
+    return Report(case_errors)
 
 
 def compare_conditioner(

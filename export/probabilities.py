@@ -67,8 +67,8 @@ def _nucleus(graph: GraphWriter, probs: str) -> str:
     room = graph.node("Sub", [count, _counted(graph, above)])
     place = graph.node("CumSum", [graph.to_integer(level), graph.constant(np.array(1))])
     first = graph.node("And", [level, graph.node("LessOrEqual", [place, room])])
-    kept = graph.node("Or", [above, first])
-    return _normalised(graph, graph.node("Where", [kept, probs, _zero(graph)]))
+    kept_mask = graph.node("Or", [above, first])
+    return _normalised(graph, graph.node("Where", [kept_mask, probs, _zero(graph)]))
 
 
 def _counted(graph: GraphWriter, chosen: str) -> str:

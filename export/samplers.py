@@ -134,10 +134,10 @@ def require_tokenizer(name: str, between: Between, vq: VQModel, whose: str) -> N
 def _settings(name: str, between: Between, vq: VQModel, folder: Path) -> dict[str, Any]:
     """`settings_of`, after checks of both tokenizers."""
     require_tokenizer(name, between, vq, "the runs hold")
-    held = read_codebook(folder)
+    codebook = read_codebook(folder)
     round_to_half(vq)
     expected = plain(vq.quantize.codebook)
-    if held.shape != expected.shape or not np.allclose(held, expected, atol=1e-5):
+    if codebook.shape != expected.shape or not np.allclose(codebook, expected, atol=1e-5):
         raise ValueError(f"{name}: {folder} holds another tokenizer's codebook; export the tokenizer first")
     return settings_of(between, folder)
 

@@ -61,15 +61,15 @@ def staged(folder: Path, family: str | None = None, sampling_params: SamplingPar
     models do not belong together; OSError, for example for a full disk; FolderInUse if another process works in the
     folder. After any error `folder` is unchanged.
     """
-    made = not folder.exists()
+    is_new = not folder.exists()
     try:
         with held(folder):
-            for left in folder.glob(f"{_ASIDE}*"):  # left by a killed export: no other export is running here
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in folder.glob(f"{_ASIDE}*"):  # left by a killed export: no other export is running here
+                shutil.rmtree(leftover, ignore_errors=True)
             with _moved_into(folder, family, sampling_params) as aside:
                 yield aside
     finally:
-        if made and folder.is_dir() and not any(folder.iterdir()):
+        if is_new and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
@@ -84,16 +84,16 @@ def _moved_into(folder: Path, family: str | None, sampling_params: SamplingParam
             os.replace(file, folder / file.name)
     except OSError as error:
         what = f"{error.strerror or error} while writing into {folder}, which stays as it was; make room there"
-        told = f"{what}, or choose another folder"
-        raise (OSError(told) if error.errno is None else OSError(error.errno, told)) from error
+        message = f"{what}, or choose another folder"
+        raise (OSError(message) if error.errno is None else OSError(error.errno, message)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_index_of_both(folder: Path, aside: Path, family: str | None, sampling_params: SamplingParams | None) -> None:
     """Write into `aside` the index of the future `folder`, based on its manifests and file names."""
-    with TemporaryDirectory() as made:
-        both = Path(made)
+    with TemporaryDirectory() as directory:
+        both = Path(directory)
         for file in (*folder.iterdir(), *aside.iterdir()):
             if file.suffix == ".json" and file.is_file():
                 shutil.copyfile(file, both / file.name)
@@ -102,7 +102,7 @@ def _write_index_of_both(folder: Path, aside: Path, family: str | None, sampling
 
 def require_parity(name: str, differences: Differences, most: float) -> None:
     """Raise ParityError unless every difference is a number no larger than `most`."""
-    wrong = {case: found for case, found in differences.items() if not found <= most}
+    wrong = {case: difference for case, difference in differences.items() if not difference <= most}
     if wrong or not differences:
         raise ParityError(
             f"{name}: expected differences from the torch module of at most {most:g}, got {wrong}; nothing was written"
@@ -164,8 +164,12 @@ def finish(
 
     shared: the weights file, if several graphs share it. matrices: see `WeightsEntry`.
     """
-    held = shared or path.with_suffix(SUFFIX)
-    weights = WeightsEntry(held.name, held.stat().st_size, digest(held), matrices) if held.is_file() else None
+    weights_path = shared or path.with_suffix(SUFFIX)
+    weights = (
+        WeightsEntry(weights_path.name, weights_path.stat().st_size, digest(weights_path), matrices)
+        if weights_path.is_file()
+        else None
+    )
     whole = replace(
         draft,
         file=path.name,
@@ -173,7 +177,7 @@ def finish(
         sha256=digest(path),
         weights=weights,
         shapes=dict(_shapes(path) if shapes is None else shapes),
-        parity={case: float(f"{found:.3g}") for case, found in differences.items()},
+        parity={case: float(f"{difference:.3g}") for case, difference in differences.items()},
         versions={package: version(package) for package in PACKAGES},
     )
     manifest.write(whole, path.parent)

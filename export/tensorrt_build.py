@@ -36,14 +36,16 @@ def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
 
     Raises EngineError if there is none or a named one is missing; ManifestError if files are damaged.
     """
-    known = [name for name in names(folder) if read_manifest(name, folder).kind in KINDS]
-    unknown = sorted(set(only) - set(known))
-    if unknown or not known:
+    decoder_names = [name for name in names(folder) if read_manifest(name, folder).kind in KINDS]
+    unknown = sorted(set(only) - set(decoder_names))
+    if unknown or not decoder_names:
         raise EngineError(
-            f"{folder}: expected models among {', '.join(known) or 'none'}, the targets and drafters, got "
+            f"{folder}: expected models among {', '.join(decoder_names) or 'none'}, the targets and drafters, got "
             f"{', '.join(unknown)}; what else is in the folder runs on ONNX Runtime"
         )
-    return (locate(name, read_manifest(name, folder).kind, folder) for name in known if not only or name in only)
+    return (
+        locate(name, read_manifest(name, folder).kind, folder) for name in decoder_names if not only or name in only
+    )
 
 
 class EngineBuilder(NamedTuple):
@@ -83,8 +85,8 @@ class EngineBuilder(NamedTuple):
         Raises:
             EngineError: An error of the parser or the builder.
         """
-        module, said = self.module, list[str]()
-        logger = _logger(module, said.append)
+        module, messages = self.module, list[str]()
+        logger = _logger(module, messages.append)
         builder = module.Builder(logger)
         flag = module.NetworkDefinitionCreationFlag
         # TensorRT 11 has only strong typing; earlier versions and RTX have a flag for it.
@@ -92,7 +94,7 @@ class EngineBuilder(NamedTuple):
         parser = module.OnnxParser(network, logger)
         if not parser.parse(graph):
             reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-            raise EngineError(f"{name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or said[-3:])}")
+            raise EngineError(f"{name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or messages[-3:])}")
         _set_attention(network, module)
         config = builder.create_builder_config()
         config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
@@ -104,16 +106,16 @@ class EngineBuilder(NamedTuple):
             if self.backend == RTX:  # its package has no lean runtime to include in the plan
                 config.set_flag(module.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
         for profile in profiles:
-            made = builder.create_optimization_profile()
+            optimization_profile = builder.create_optimization_profile()
             for each, shapes in profile.items():
-                made.set_shape(each, *shapes)
-            config.add_optimization_profile(made)
+                optimization_profile.set_shape(each, *shapes)
+            config.add_optimization_profile(optimization_profile)
         measured = self.backend != RTX  # RTX measures at the first run, and has no cache here
         if measured:
             _take_measured(config, timing)
         built = builder.build_serialized_network(network, config)
         if built is None:
-            raise EngineError(f"{name}: {module.__name__} could not build it: {'; '.join(said[-3:])}")
+            raise EngineError(f"{name}: {module.__name__} could not build it: {'; '.join(messages[-3:])}")
         if measured:
             with suppress(OSError):  # the plan is built; without the cache, the next build measures again
                 timing.parent.mkdir(parents=True, exist_ok=True)

@@ -132,18 +132,18 @@ def narrowed(model: VQModel, precision: Precision) -> VQModel:
     with the codebook, because rounding would decide their near-ties.
     """
     dtype = PRECISIONS[precision]
-    found = copy.deepcopy(model)
+    narrow_model = copy.deepcopy(model)
     if dtype == torch.float32:
-        return found
-    _narrow(found.encoder, dtype)
-    _narrow(found.decoder, dtype)
+        return narrow_model
+    _narrow(narrow_model.encoder, dtype)
+    _narrow(narrow_model.decoder, dtype)
     for name in ("quant_conv", "post_quant_conv"):
-        getattr(found, name).to(dtype)
-    found.add_module("encoder", nn.Sequential(_Cast(dtype), found.encoder))
-    found.add_module("quant_conv", nn.Sequential(found.quant_conv, _Cast(torch.float32)))
-    found.add_module("post_quant_conv", nn.Sequential(_Cast(dtype), found.post_quant_conv))
-    found.add_module("decoder", nn.Sequential(found.decoder, _Cast(torch.float32)))
-    return found
+        getattr(narrow_model, name).to(dtype)
+    narrow_model.add_module("encoder", nn.Sequential(_Cast(dtype), narrow_model.encoder))
+    narrow_model.add_module("quant_conv", nn.Sequential(narrow_model.quant_conv, _Cast(torch.float32)))
+    narrow_model.add_module("post_quant_conv", nn.Sequential(_Cast(dtype), narrow_model.post_quant_conv))
+    narrow_model.add_module("decoder", nn.Sequential(narrow_model.decoder, _Cast(torch.float32)))
+    return narrow_model
 
 
 def _narrow(module: nn.Module, dtype: torch.dtype) -> None:
@@ -175,13 +175,13 @@ def codebook_of(loaded: Published) -> NDArray[np.float32] | None:
         return plain(loaded.vq.quantize.codebook)
     if loaded.kind != "chameleon" or loaded.decoder is None or CHAMELEON_CODES not in loaded.checkpoint.tensors:
         return None
-    found, vocab_size = plain(loaded.checkpoint.tensors[CHAMELEON_CODES]), loaded.decoder.config.vocab_size
-    if found.shape[0] != vocab_size:
+    codebook, vocab_size = plain(loaded.checkpoint.tensors[CHAMELEON_CODES]), loaded.decoder.config.vocab_size
+    if codebook.shape[0] != vocab_size:
         raise CheckpointError(
-            f"chameleon: {CHAMELEON_CODES} holds {found.shape[0]} codes, vocabulary_map {vocab_size}; copy weights and "
-            "config.json from one release"
+            f"chameleon: {CHAMELEON_CODES} holds {codebook.shape[0]} codes, vocabulary_map {vocab_size}; copy weights "
+            "and config.json from one release"
         )
-    return found
+    return codebook
 
 
 def require_same_codes(loaded: Published, folder: Path) -> None:
@@ -190,15 +190,15 @@ def require_same_codes(loaded: Published, folder: Path) -> None:
     Compares the numbers of codes, and the codebooks if both are known: equal up to the rounding of their precisions.
     """
     other = _OTHER.get(loaded.kind)
-    known = names(folder) if folder.is_dir() else ()
-    if other is None or other not in known:
+    model_names = names(folder) if folder.is_dir() else ()
+    if other is None or other not in model_names:
         return
     codebook = codebook_of(loaded)
     there = manifest(other, folder).settings["vocab_size"]
     remedy = "a folder holds a target and the tokenizer it was trained with"
     if there != loaded.codes:
         raise CheckpointError(f"{loaded.kind}: {loaded.codes} codes, but '{other}' in {folder} has {there}; {remedy}")
-    if codebook is None or "codebook" not in known:
+    if codebook is None or "codebook" not in model_names:
         return
     before = read_codebook(folder)
     if before.shape != codebook.shape or not np.allclose(before, codebook, rtol=_ROUNDING, atol=_LEAST):

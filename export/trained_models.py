@@ -59,8 +59,8 @@ class Folders(NamedTuple):
 
     def origin(self, what: str, checkpoint: Path, kind: str, train: str = "world") -> Origin:
         """Return the origin of a run's models. what: the export's name; train: the arguments of `underpaint train`."""
-        told = story(read(checkpoint, kind))
-        return Origin(_SOURCE, f"underpaint train {train} && underpaint export {what}", training=told)
+        training = story(read(checkpoint, kind))
+        return Origin(_SOURCE, f"underpaint train {train} && underpaint export {what}", training=training)
 
 
 class Exported(NamedTuple):
@@ -127,8 +127,8 @@ def _sampler(name: str, sides: _Sides) -> Exported:
         path = folders.checkpoint(run)
         made_for = Between.of(read(path, "sampler")["config"])
         origin = folders.origin(name + ends, path, "sampler", _made_by(name, sides))
-        vq, held = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
-        return (export_between(name + ends, load_sampler(path), made_for, vq, held, folders.aside, origin),)
+        vq, codebook_folder = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
+        return (export_between(name + ends, load_sampler(path), made_for, vq, codebook_folder, folders.aside, origin),)
 
     return Exported((run, "tokenizer"), write)
 
@@ -140,8 +140,10 @@ def _super_resolution(sides: _Sides) -> Exported:
         path = folders.checkpoint(name)
         made_for = Between.of(read(path, "superres")["config"])
         origin = folders.origin(name, path, "superres", _made_by(SUPER_RESOLUTION, sides))
-        vq, held = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
-        return (export_between(name, load_super_resolution(path), made_for, vq, held, folders.aside, origin),)
+        vq, codebook_folder = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
+        return (
+            export_between(name, load_super_resolution(path), made_for, vq, codebook_folder, folders.aside, origin),
+        )
 
     return Exported((name, "tokenizer"), write)
 
@@ -245,8 +247,8 @@ def _guidance_of(names: Sequence[str]) -> float | None:
 
 def _require_family(out: Path) -> None:
     """Raise ValueError if a folder has models of another family, whose words and codes differ."""
-    held = family_of(out)
-    if held not in ("", TEXTURED_FAMILY):
+    family = family_of(out)
+    if family not in ("", TEXTURED_FAMILY):
         raise ValueError(
-            f"{out} holds models of the family {held}; export those of {TEXTURED_FAMILY} into a folder of their own"
+            f"{out} holds models of the family {family}; export those of {TEXTURED_FAMILY} into a folder of their own"
         )

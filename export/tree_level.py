@@ -153,13 +153,13 @@ def expand(
     if nodes.rotary is not None:
         by_cell = graph.node("Gather", [nodes.rotary[2], cells])
         rows = graph.node("Reshape", [by_cell, graph.integers(-1, config.projected_heads)])
-    given = LayerPass(
+    layer_pass = LayerPass(
         rows,
         graph.node("Concat", [common.rows, graph.integers(-1, config.projected_heads, width)], axis=0),
         SplitAttention(attention, graph.node("Concat", columns, axis=0)),
     )
     for index in range(config.layers):
-        hidden, _, _ = layer(graph, nodes, given, hidden, index)
+        hidden, _, _ = layer(graph, nodes, layer_pass, hidden, index)
     features = norm(graph, hidden, "norm", config) if graph.has("norm") else hidden
     by_row = [
         graph.node("Concat", [common.rows, graph.integers(-1, size)], axis=0) for size in (dim, config.vocab_size)

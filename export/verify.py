@@ -40,24 +40,24 @@ class Result:
     @property
     def passed(self) -> bool:
         """Whether every error is within the limit for the precision."""
-        return all(found <= self.allowed for found in self.report.worst().values())
+        return all(error <= self.allowed for error in self.report.worst().values())
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
         what = f"{self.name} ({self.precision}{', its weights in a float32 graph' if self.float32_copy else ''})"
-        found = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {self.allowed:g}"]
+        lines = [f"{what}: {'passed' if self.passed else 'FAILED'}, allowed {self.allowed:g}"]
         for case, outputs in self.report.cases.items():
-            shown = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
-            found.append(f"  {case}: largest / mean error {shown}")
+            error_text = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
+            lines.append(f"  {case}: largest / mean error {error_text}")
         if self.name == "target" and not self.float32_copy:
             apart = self.report.parting
             same, parts = "greedy decoding draws the same picture", "greedy decoding parts at cell"
-            found.append(
+            lines.append(
                 f"  {same}"
                 if apart is None
                 else f"  {parts} {apart.cell}, where torch's best two lie {apart.margin:.3g} apart"
             )
-        return found
+        return lines
 
 
 def verify(folder: Path, greedy: bool, seed: int, context: EngineContext = _OWN_THREADS) -> Iterator[Result]:
@@ -67,14 +67,14 @@ def verify(folder: Path, greedy: bool, seed: int, context: EngineContext = _OWN_
     Raises ManifestError if files or manifests have changed, or if models have no checkpoint that can be read again;
     and the errors of `models.published.load.load`.
     """
-    known = {name: manifest(name, folder) for name in read_index(folder).models}
-    records = {name: found for name, found in known.items() if found.export is not None}
-    between = sorted(name for name, found in records.items() if _kind(found) == SAMPLER)
+    manifests = {name: manifest(name, folder) for name in read_index(folder).models}
+    records = {name: model_manifest for name, model_manifest in manifests.items() if model_manifest.export is not None}
+    between = sorted(name for name, model_manifest in records.items() if _kind(model_manifest) == SAMPLER)
     if not {"target", "drafter", *HALVES, *between} & set(records):
         raise ManifestError(
             f"{folder} holds no target, drafter or tokenizer of a published checkpoint to check; export one into it"
         )
-    files = {name: check(found, folder) for name, found in known.items()}
+    files = {name: check(model_manifest, folder) for name, model_manifest in manifests.items()}
     for name in ("target", "drafter"):
         if name in records:
             yield from _decoder(folder, name, files[name], records[name], greedy, seed, context)
@@ -128,50 +128,50 @@ def verify_providers(folder: Path, seed: int, on_cpu: tuple[Result, ...]) -> Ite
             yield ProviderResult(backend, (), str(error))
 
 
-def _kind(found: Manifest) -> object:
-    request = None if found.export is None else found.export.request
+def _kind(model_manifest: Manifest) -> object:
+    request = None if model_manifest.export is None else model_manifest.export.request
     return request.get("kind") if isinstance(request, Mapping) else None
 
 
-def _condition(graph: Path, found: Manifest, seed: int, context: EngineContext) -> Result:
-    request, loaded = _loaded(found)
+def _condition(graph: Path, model_manifest: Manifest, seed: int, context: EngineContext) -> Result:
+    request, loaded = _loaded(model_manifest)
     if loaded.conditioner is None:
-        raise ManifestError(f"{found.name}: '{request.kind}' has no condition of features; export again")
+        raise ManifestError(f"{model_manifest.name}: '{request.kind}' has no condition of features; export again")
     stored = "fp32" if request.precision == "bf16" else request.precision
     report = compare_conditioner(loaded.conditioner.float(), graph, seed, context)
-    return Result(found.name, stored, report, MOST[stored])
+    return Result(model_manifest.name, stored, report, MOST[stored])
 
 
-def _between(graph: Path, found: Manifest, context: EngineContext) -> Result:
-    request = Request.of(found.export, found.name)
+def _between(graph: Path, model_manifest: Manifest, context: EngineContext) -> Result:
+    request = Request.of(model_manifest.export, model_manifest.name)
     trained = load_trained(request.checkpoint, request.precision)
-    _require_checkpoint(found, request, digest(request.checkpoint))
+    _require_checkpoint(model_manifest, request, digest(request.checkpoint))
     cases = cases_of(trained.network)
     report = compare_module(trained.network, cases.feed, cases.inputs, graph, context)
-    return Result(found.name, request.precision, report, SAMPLER_MOST)
+    return Result(model_manifest.name, request.precision, report, SAMPLER_MOST)
 
 
-def _loaded(found: Manifest) -> tuple[Request, Published]:
+def _loaded(model_manifest: Manifest) -> tuple[Request, Published]:
     """Load a model's checkpoint, which must be the one that it was exported from."""
-    request = Request.of(found.export, found.name)
+    request = Request.of(model_manifest.export, model_manifest.name)
     loaded = request.loaded()
-    _require_checkpoint(found, request, loaded.checkpoint.digest())
+    _require_checkpoint(model_manifest, request, loaded.checkpoint.digest())
     return request, loaded
 
 
-def _require_checkpoint(found: Manifest, request: Request, sha: str) -> None:
-    if found.export is None or sha != found.export.checkpoint_sha256:
+def _require_checkpoint(model_manifest: Manifest, request: Request, sha: str) -> None:
+    if model_manifest.export is None or sha != model_manifest.export.checkpoint_sha256:
         raise ManifestError(
-            f"{request.checkpoint}: another checkpoint than {found.name} was exported from; export it again"
+            f"{request.checkpoint}: another checkpoint than {model_manifest.name} was exported from; export it again"
         )
 
 
 def _decoder(
-    folder: Path, name: str, graph: Path, found: Manifest, greedy: bool, seed: int, context: EngineContext
+    folder: Path, name: str, graph: Path, model_manifest: Manifest, greedy: bool, seed: int, context: EngineContext
 ) -> Iterator[Result]:
-    request, loaded = _loaded(found)
+    request, loaded = _loaded(model_manifest)
     decoder, conditioner = loaded.decoder, loaded.conditioner
-    if decoder is None or manifest_config(found.settings, name) != exported_config(decoder, request.precision):
+    if decoder is None or manifest_config(model_manifest.settings, name) != exported_config(decoder, request.precision):
         raise ManifestError(f"{folder}: settings and request of '{name}' tell of different models; export it again")
     decoder.float()
     whole = None if conditioner is None else conditioner.float()

@@ -77,8 +77,8 @@ class _Judge(nn.Module):
         self.model = model
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        found = self.model(pixels)
-        return (*found.scores(), found.features)
+        judgement = self.model(pixels)
+        return (*judgement.scores(), judgement.features)
 
 
 class TokenizerCases(NamedTuple):
@@ -172,11 +172,11 @@ _BATCH: Final = 100
 @torch.no_grad()
 def features(judge: Judge, sheet: TexturedSheet, side: int, first: int, count: int) -> FloatArray:
     """Return the judge's features [count, F] of scenes with seen pairs, from number `first` on, drawn at `side` px."""
-    found = []
+    feature_batches = []
     for start in range(first, first + count, _BATCH):
         real = numbered_batch(sheet, SCENE_SEED, start, min(_BATCH, first + count - start), "seen", side)
-        found.append(judge(to_judge_side(to_pixels(real.pictures))).features.numpy())
-    return np.concatenate(found)
+        feature_batches.append(judge(to_judge_side(to_pixels(real.pictures))).features.numpy())
+    return np.concatenate(feature_batches)
 
 
 def real_scenes(judge: Judge, sheet: TexturedSheet, side: int, count: int = SCENES_PER_HALF) -> Reference:

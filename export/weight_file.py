@@ -87,8 +87,8 @@ class WeightFile:
 
         Raises ValueError if the name already has other numbers, or if the format does not support the type.
         """
-        held = np.ascontiguousarray(values)
-        if name in self._places and self._is_written(name, held):
+        array = np.ascontiguousarray(values)
+        if name in self._places and self._is_written(name, array):
             return self._places[name]
         if name in self._entries or values.dtype not in _NAMES:
             raise ValueError(
@@ -96,7 +96,7 @@ class WeightFile:
             )
         start = self._end
         self._note(name, _NAMES[values.dtype], list(values.shape), values.nbytes)
-        held.tofile(self._stream)
+        array.tofile(self._stream)
         gap = -self._end % _ALIGN
         if gap:  # the format allows no gaps; padding keeps the next tensor aligned
             self._note(f"_pad_{self._end}", "U8", [gap], gap)

@@ -15,16 +15,16 @@ def load(path, *names, **given):
             one.bases, one.keywords = ([], [])
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    known |= {f'{name}.{one.name}': one for name in known for one in known[name].body if hasattr(one, 'name')}
-    if (missing := [name for name in names if name not in known]):
+    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    definitions |= {f'{name}.{one.name}': one for name in definitions for one in definitions[name].body if hasattr(one, 'name')}
+    if (missing := [name for name in names if name not in definitions]):
         raise ValueError(f'{path}: expected {missing[0]}; take the commit that the page names')
     space = {'torch': torch, 'nn': torch.nn, 'F': torch.nn.functional, 'np': np, 'math': math}
     space |= {'softmax': torch.nn.functional.softmax, 'random': random, **given}
-    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
+    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag
-    exec(compile(kept, str(path), 'exec', flags), space)
-    return space[known[names[0]].name]
+    exec(compile(module, str(path), 'exec', flags), space)
+    return space[definitions[names[0]].name]
 def _cumulated(weights):
     cumulated = np.add.accumulate(weights.astype(np.float64))
     total = float(cumulated[-1]) if cumulated.size else 0.0
@@ -33,10 +33,10 @@ def _cumulated(weights):
     return cumulated
 def index_of(weights, uniform):
     cumulated = _cumulated(weights)
-    found = int(cumulated.searchsorted(uniform * cumulated[-1], side='right'))
-    if found >= weights.size:
-        found = int(np.flatnonzero(weights)[-1])
-    return found
+    index = int(cumulated.searchsorted(uniform * cumulated[-1], side='right'))
+    if index >= weights.size:
+        index = int(np.flatnonzero(weights)[-1])
+    return index
 def sjd(folder, place='scheduler/jacobi_iteration_lumina_mgpt.py', **settings):
     temperature, top_k = (settings.get('temperature', 1.0), int(settings.get('top_k', 0)))
 
@@ -56,8 +56,8 @@ def sjd(folder, place='scheduler/jacobi_iteration_lumina_mgpt.py', **settings):
         more = (drafted.log(), target.log()) if 'grouped' in settings else ()
         tests = np.tile(np.repeat(uniforms[:-1], vocab_size), 2)
         with scripted_noise(tests, np.repeat(uniforms[-1:], size)):
-            ids, found, _ = sampler(torch.from_numpy(draft.tree.tokens.copy())[None], advanced, drafted, target, *more, None, warper, torch.zeros(1, 0, dtype=torch.long), head_img_sims=torch.zeros(vocab_size, vocab_size))
-        return (range(1, ids[0]), int(found[0, ids[0] - 1]))
+            ids, tokens, _ = sampler(torch.from_numpy(draft.tree.tokens.copy())[None], advanced, drafted, target, *more, None, warper, torch.zeros(1, 0, dtype=torch.long), head_img_sims=torch.zeros(vocab_size, vocab_size))
+        return (range(1, ids[0]), int(tokens[0, ids[0] - 1]))
     return verify
 scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
 theirs = SimpleNamespace(verify=sjd(Path(sys.argv[1]), grouped=1))

@@ -14,16 +14,16 @@ def load(path, *names, **given):
             one.bases, one.keywords = ([], [])
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    known |= {f'{name}.{one.name}': one for name in known for one in known[name].body if hasattr(one, 'name')}
-    if (missing := [name for name in names if name not in known]):
+    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    definitions |= {f'{name}.{one.name}': one for name in definitions for one in definitions[name].body if hasattr(one, 'name')}
+    if (missing := [name for name in names if name not in definitions]):
         raise ValueError(f'{path}: expected {missing[0]}; take the commit that the page names')
     space = {'torch': torch, 'nn': torch.nn, 'F': torch.nn.functional, 'np': np, 'math': math}
     space |= {'softmax': torch.nn.functional.softmax, 'random': random, **given}
-    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
+    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag
-    exec(compile(kept, str(path), 'exec', flags), space)
-    return space[known[names[0]].name]
+    exec(compile(module, str(path), 'exec', flags), space)
+    return space[definitions[names[0]].name]
 def hsd(folder):
     decide = load(folder / 'transformers/generation/utils.py', '_speculative_sampling')
 
@@ -33,8 +33,8 @@ def hsd(folder):
             drafted, target = (torch.from_numpy(np.log(one))[None] for one in (draft.tree.draft_probs, draft.target_probs))
         noise = np.concatenate([[0.5], uniforms[:length - 1], np.full(length, uniforms[length - 1])])
         with scripted_noise(noise, uniforms[length:]):
-            found, kept, _ = decide(torch.from_numpy(draft.tree.tokens.copy())[None], drafted[:, :length], length, target, torch.tensor([False]), backward=True, clever=True, stop=lambda ids, scores: False)
-        return (range(1, int(kept) + 1), int(found[0, -1]))
+            valid_tokens, accepted_count, _ = decide(torch.from_numpy(draft.tree.tokens.copy())[None], drafted[:, :length], length, target, torch.tensor([False]), backward=True, clever=True, stop=lambda ids, scores: False)
+        return (range(1, int(accepted_count) + 1), int(valid_tokens[0, -1]))
     return verify
 scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
 theirs = SimpleNamespace(verify=hsd(Path(sys.argv[1])))

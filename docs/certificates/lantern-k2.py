@@ -15,18 +15,18 @@ def load(path, *names, **given):
             one.bases, one.keywords = ([], [])
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    known |= {f'{name}.{one.name}': one for name in known for one in known[name].body if hasattr(one, 'name')}
-    if (missing := [name for name in names if name not in known]):
+    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    definitions |= {f'{name}.{one.name}': one for name in definitions for one in definitions[name].body if hasattr(one, 'name')}
+    if (missing := [name for name in names if name not in definitions]):
         raise ValueError(f'{path}: expected {missing[0]}; take the commit that the page names')
     space = {'torch': torch, 'nn': torch.nn, 'F': torch.nn.functional, 'np': np, 'math': math}
     space |= {'softmax': torch.nn.functional.softmax, 'random': random, **given}
-    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
+    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag
-    exec(compile(kept, str(path), 'exec', flags), space)
-    return space[known[names[0]].name]
+    exec(compile(module, str(path), 'exec', flags), space)
+    return space[definitions[names[0]].name]
 def nearest(size):
-    near = [sorted(range(size), key=lambda other, own=own: abs(other - own)) for own in range(size)]
+    near = [sorted(range(size), key=lambda other, code=code: abs(other - code)) for code in range(size)]
     return SimpleNamespace(nearest_latents=torch.tensor([[*row, row[-1]] for row in near]))
 def lantern(folder, k, relaxed):
     verify = load(folder / 'models/ea_model_llamagen.py', 'EaModel.evaluate_posterior')

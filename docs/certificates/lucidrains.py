@@ -14,16 +14,16 @@ def load(path, *names, **given):
             one.bases, one.keywords = ([], [])
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    known |= {f'{name}.{one.name}': one for name in known for one in known[name].body if hasattr(one, 'name')}
-    if (missing := [name for name in names if name not in known]):
+    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    definitions |= {f'{name}.{one.name}': one for name in definitions for one in definitions[name].body if hasattr(one, 'name')}
+    if (missing := [name for name in names if name not in definitions]):
         raise ValueError(f'{path}: expected {missing[0]}; take the commit that the page names')
     space = {'torch': torch, 'nn': torch.nn, 'F': torch.nn.functional, 'np': np, 'math': math}
     space |= {'softmax': torch.nn.functional.softmax, 'random': random, **given}
-    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
+    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag
-    exec(compile(kept, str(path), 'exec', flags), space)
-    return space[known[names[0]].name]
+    exec(compile(module, str(path), 'exec', flags), space)
+    return space[definitions[names[0]].name]
 class CycleEnded(Exception):
     """Raised by a stand-in for a model as a second cycle begins."""
 def tensors(draft_probs, target_probs):
@@ -34,7 +34,7 @@ def lucidrains(folder):
 
     def called(draft_probs, target_probs, draft_tokens):
         drafted, target = (one.log()[None] for one in tensors(draft_probs, target_probs))
-        count, seen, left = (len(draft_tokens), [], list(draft_tokens))
+        count, seen, remaining_tokens = (len(draft_tokens), [], list(draft_tokens))
         cache = (torch.zeros(1, 99, 1), None)
 
         def small(out, **_):
@@ -42,10 +42,10 @@ def lucidrains(folder):
             if len(seen) > count:
                 raise CycleEnded
             return (drafted[:, len(seen) - 1:len(seen)], cache)
-        loop.__globals__['gumbel_sample'] = lambda *_, **__: torch.tensor([left.pop(0)])
+        loop.__globals__['gumbel_sample'] = lambda *_, **__: torch.tensor([remaining_tokens.pop(0)])
         try:
-            found = loop(lambda *_, **__: (target, cache), small, torch.tensor([[0]]), count + 2, count)
-            return found[0][0].tolist()
+            output = loop(lambda *_, **__: (target, cache), small, torch.tensor([[0]]), count + 2, count)
+            return output[0][0].tolist()
         except CycleEnded:
             return seen[-1][0, 1:].tolist()
     return called

@@ -14,16 +14,16 @@ def load(path, *names, **given):
             one.bases, one.keywords = ([], [])
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    known |= {f'{name}.{one.name}': one for name in known for one in known[name].body if hasattr(one, 'name')}
-    if (missing := [name for name in names if name not in known]):
+    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    definitions |= {f'{name}.{one.name}': one for name in definitions for one in definitions[name].body if hasattr(one, 'name')}
+    if (missing := [name for name in names if name not in definitions]):
         raise ValueError(f'{path}: expected {missing[0]}; take the commit that the page names')
     space = {'torch': torch, 'nn': torch.nn, 'F': torch.nn.functional, 'np': np, 'math': math}
     space |= {'softmax': torch.nn.functional.softmax, 'random': random, **given}
-    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
+    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag
-    exec(compile(kept, str(path), 'exec', flags), space)
-    return space[known[names[0]].name]
+    exec(compile(module, str(path), 'exec', flags), space)
+    return space[definitions[names[0]].name]
 def tensors(draft_probs, target_probs):
     return (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
 class CycleEnded(Exception):
@@ -33,7 +33,7 @@ def romsto(folder):
 
     def called(draft_probs, target_probs, draft_tokens):
         drafted, target = tensors(draft_probs, target_probs)
-        left, seen = (list(draft_tokens), [])
+        remaining_tokens, seen = (list(draft_tokens), [])
         sizes = SimpleNamespace(vocab_size=target.shape[1], max_position_embeddings=99)
 
         class Model:
@@ -55,7 +55,7 @@ def romsto(folder):
                 return rows
 
             def sample(self, row):
-                return torch.tensor([[left.pop(0)]]) if left else torch.multinomial(row.reshape(1, -1), 1)
+                return torch.tensor([[remaining_tokens.pop(0)]]) if remaining_tokens else torch.multinomial(row.reshape(1, -1), 1)
         try:
             return generate([0], Model(drafted), Model(target), tokenizer=None, gamma=len(draft_tokens), logits_processor=Processor(), max_gen_len=len(draft_tokens) + 1, eos_tokens_id=-7, pad_token_id=0, use_cache=False, first_target=False, skip_sample_adjustment=False, debug=False)[0]
         except CycleEnded:

@@ -14,23 +14,23 @@ def load(path, *names, **given):
             one.bases, one.keywords = ([], [])
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    known |= {f'{name}.{one.name}': one for name in known for one in known[name].body if hasattr(one, 'name')}
-    if (missing := [name for name in names if name not in known]):
+    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    definitions |= {f'{name}.{one.name}': one for name in definitions for one in definitions[name].body if hasattr(one, 'name')}
+    if (missing := [name for name in names if name not in definitions]):
         raise ValueError(f'{path}: expected {missing[0]}; take the commit that the page names')
     space = {'torch': torch, 'nn': torch.nn, 'F': torch.nn.functional, 'np': np, 'math': math}
     space |= {'softmax': torch.nn.functional.softmax, 'random': random, **given}
-    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
+    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag
-    exec(compile(kept, str(path), 'exec', flags), space)
-    return space[known[names[0]].name]
+    exec(compile(module, str(path), 'exec', flags), space)
+    return space[definitions[names[0]].name]
 class Unpinned:
 
     def __getattr__(self, name):
-        made = getattr(torch, name)
+        attribute = getattr(torch, name)
         if name not in ('tensor', 'arange', 'ones', 'zeros', 'empty', 'full'):
-            return made
-        return lambda *values, pin_memory=False, **options: made(*values, **options)
+            return attribute
+        return lambda *values, pin_memory=False, **options: attribute(*values, **options)
 def ascend(folder, block=False, entropy=False):
     place = folder / 'vllm_ascend/sample/rejection_sampler.py'
     kinds = ('block_verify_pytorch', 'blockwise_pytorch') if block else ('pytorch', 'pytorch')
@@ -45,9 +45,9 @@ def ascend(folder, block=False, entropy=False):
         drafted, target = (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
         recovered = torch.empty(len(ids), dtype=torch.int64)
         recover(recovered, ends, ids, drafted, target, torch.from_numpy(exponential_noise), target.shape[1])
-        found = torch.full((len(ends), max_spec_len + 1), -1, dtype=torch.int64)
-        decide(found, ends, ids, drafted, target, torch.from_numpy(bonus_token_ids).long().view(-1), recovered, torch.from_numpy(uniform_probs).float(), torch.zeros(len(ends), dtype=torch.bool), max_spec_len, target.shape[1], ENTROPY_VERIFY=entropy)
-        return found.numpy()
+        output_token_ids = torch.full((len(ends), max_spec_len + 1), -1, dtype=torch.int64)
+        decide(output_token_ids, ends, ids, drafted, target, torch.from_numpy(bonus_token_ids).long().view(-1), recovered, torch.from_numpy(uniform_probs).float(), torch.zeros(len(ends), dtype=torch.bool), max_spec_len, target.shape[1], ENTROPY_VERIFY=entropy)
+        return output_token_ids.numpy()
     return kernel
 scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
 theirs = SimpleNamespace(verify=ascend(Path(sys.argv[1]), block=True))

@@ -70,12 +70,12 @@ class UnderpaintImage:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=600) as answer:
-                drawn = json.load(answer)["data"]
+                data = json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"Underpaint: {json.load(error)['error']['message']}") from error
         except urllib.error.URLError as error:
             raise RuntimeError(f"Underpaint: no server at {server}: {error.reason}") from error
-        pixels = [np.asarray(Image.open(io.BytesIO(base64.b64decode(one["b64_json"]))).convert("RGB")) for one in drawn]
+        pixels = [np.asarray(Image.open(io.BytesIO(base64.b64decode(one["b64_json"]))).convert("RGB")) for one in data]
         return (torch.from_numpy(np.stack(pixels).astype(np.float32) / 255.0),)
 
 

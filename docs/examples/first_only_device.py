@@ -47,9 +47,9 @@ def first_only_kernel(tree, out, V, N, drafts, rows, ROLES: tl.constexpr, ROWS: 
             child = tl.full((), -1, tl.int64)
     row = tree.probs + (base + node) * V
     weight = hide(row, rejected, rejected >= 0)
-    found = draw(row, V, tl.load(role + node), BLOCK)
+    extra_token = draw(row, V, tl.load(role + node), BLOCK)
     restore(row, rejected, weight, rejected >= 0)
-    conclude(out, image, length, found, V, 1)
+    conclude(out, image, length, extra_token, V, 1)
 
 
 def first_only_walk(rule: Any, shape: Shape, device: torch.device) -> Decide:

@@ -60,10 +60,10 @@ def tree_target_only(
             node = child
             if not mass_kept:
                 mass = np.float32(0.0)
-        left = target_probs[one, node].copy()
+        weights = target_probs[one, node].copy()
         if not own_mass_left:
-            left[rejected] = 0.0
-        predicts[retrive_index[one, node]] = index_of(left, float(uniform_samples_for_final_sampling[one]))
+            weights[rejected] = 0.0
+        predicts[retrive_index[one, node]] = index_of(weights, float(uniform_samples_for_final_sampling[one]))
 
 
 def chain_rejection(
@@ -80,7 +80,7 @@ def chain_rejection(
     The slips: shifted judges by another position's row; no_residual draws from the target after a rejection.
     """
     count, length, _ = draft_probs.shape
-    found = np.full((count, length + 1), -1, dtype=np.int64)
+    output = np.full((count, length + 1), -1, dtype=np.int64)
     for one in range(count):
         place = 0
         while place < length:
@@ -88,14 +88,14 @@ def chain_rejection(
             target, drafted = target_probs[one, min(place + shifted, length)], draft_probs[one, place]
             if not uniform_samples[one, place] * drafted[token] < target[token]:
                 break
-            found[one, place] = token
+            output[one, place] = token
             place += 1
-        left = target_probs[one, place]
+        weights = target_probs[one, place]
         if place < length and not no_residual:
-            rest = np.maximum(left - draft_probs[one, place], 0.0)
-            left = rest if rest.any() else left
-        found[one, place] = index_of(left, float(uniform_samples[one, length]))
-    return found
+            rest = np.maximum(weights - draft_probs[one, place], 0.0)
+            weights = rest if rest.any() else weights
+        output[one, place] = index_of(weights, float(uniform_samples[one, length]))
+    return output
 
 
 def flat_chain_rejection(

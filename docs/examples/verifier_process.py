@@ -5,30 +5,30 @@ import sys
 
 
 def drawn(weights, uniform):
-    left, last = uniform * sum(weights), 0
+    remainder, last = uniform * sum(weights), 0
     for token, weight in enumerate(weights):
         if weight > 0:
             last = token
-            if left < weight:
+            if remainder < weight:
                 return token
-            left -= weight
+            remainder -= weight
     return last
 
 
 for line in sys.stdin:
-    asked = json.loads(line)
+    request = json.loads(line)
     path, node = [], 0
     while True:
-        left = list(asked["target_probs"][node])
-        kept = None
-        for child in (child for child, above in enumerate(asked["parents"]) if above == node):
-            token = asked["tokens"][child]
-            if asked["uniforms"][child] * sum(left) < left[token]:
-                kept = child
+        weights = list(request["target_probs"][node])
+        accepted = None
+        for child in (child for child, above in enumerate(request["parents"]) if above == node):
+            token = request["tokens"][child]
+            if request["uniforms"][child] * sum(weights) < weights[token]:
+                accepted = child
                 break
-            left[token] = 0.0
-        if kept is None:
+            weights[token] = 0.0
+        if accepted is None:
             break
-        path.append(kept)
-        node = kept
-    print(json.dumps({"id": asked["id"], "path": path, "token": drawn(left, asked["uniforms"][-1])}), flush=True)
+        path.append(accepted)
+        node = accepted
+    print(json.dumps({"id": request["id"], "path": path, "token": drawn(weights, request["uniforms"][-1])}), flush=True)

@@ -5,14 +5,14 @@ import random
 
 def drawn(weights, uniform):
     """The token that a uniform falls on; never one of weight 0."""
-    left = uniform * sum(weights)
+    remainder = uniform * sum(weights)
     last = 0
     for token, weight in enumerate(weights):
         if weight > 0:
             last = token
-            if left < weight:
+            if remainder < weight:
                 return token
-            left -= weight
+            remainder -= weight
     return last
 
 
@@ -36,18 +36,18 @@ def decided(draft, uniforms, take_out):
     parents, tokens = draft.tree.parents.tolist(), draft.tree.tokens.tolist()
     path, node = [], 0
     while True:
-        left = draft.target_probs[node].tolist()
-        kept = None
+        weights = draft.target_probs[node].tolist()
+        accepted = None
         for child in (child for child, above in enumerate(parents) if above == node):
-            if uniforms[child] * sum(left) < left[tokens[child]]:
-                kept = child
+            if uniforms[child] * sum(weights) < weights[tokens[child]]:
+                accepted = child
                 break
             if take_out:
-                left[tokens[child]] = 0.0
-        if kept is None:
-            return path, drawn(left, uniforms[-1])
-        path.append(kept)
-        node = kept
+                weights[tokens[child]] = 0.0
+        if accepted is None:
+            return path, drawn(weights, uniforms[-1])
+        path.append(accepted)
+        node = accepted
 
 
 def relaxed(draft, uniforms, share=0.05):

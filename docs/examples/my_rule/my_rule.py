@@ -3,10 +3,10 @@ from underpaint.algos.tree import Verdict
 
 
 def keep_one(tree, probs, chance):
-    left = probs[0].copy()
+    weights = probs[0].copy()
     for child in tree.children()[0]:
         token = int(tree.tokens[child])
-        if chance.flip(left[token], At(Role.ACCEPT, child), left.sum()):
+        if chance.flip(weights[token], At(Role.ACCEPT, child), weights.sum()):
             return Verdict((child,), chance.draw(probs[child], At(Role.BONUS, child)))
-        left[token] = 0.0
-    return Verdict((), chance.draw(left, At(Role.RESIDUAL, 0)))
+        weights[token] = 0.0
+    return Verdict((), chance.draw(weights, At(Role.RESIDUAL, 0)))

@@ -4,5 +4,5 @@ import underpaint
 
 
 def generate(model, **arguments):
-    given = {name: value for name, value in arguments.items() if value is not None}
-    return model.generate(custom_generate=underpaint.generate, **given)
+    options = {name: value for name, value in arguments.items() if value is not None}
+    return model.generate(custom_generate=underpaint.generate, **options)
