@@ -52,47 +52,51 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--minutes", type=float, help="start no run that is expected to end later; the next call goes on"
     )
-    asked = parse(parser, arguments)
+    args = parse(parser, arguments)
     with refusing(parser):
-        batches = [at_least(1)(one) for one in asked.batches.split(",")]
-        parts = _known("--parts", asked.parts, PARTS)
+        batches = [at_least(1)(one) for one in args.batches.split(",")]
+        parts = _known("--parts", args.parts, PARTS)
         from tools.device_sizes import METHODS as KNOWN
         from underpaint.runtime.device.devices import open_device
         from underpaint.runtime.methods.registry import METHODS as NAMES
 
-        device = None if asked.plan else open_device(asked.device)
-        names = _known("--methods", asked.methods, KNOWN)
-        shipped = _known("--shipped", asked.shipped, [spec.name for spec in NAMES])
-    if asked.plan:
+        device = None if args.plan else open_device(args.device)
+        names = _known("--methods", args.methods, KNOWN)
+        shipped = _known("--shipped", args.shipped, [spec.name for spec in NAMES])
+    if args.plan:
         plan(parts, batches, names, shipped)
         return
-    figures: dict[str, Any] = {"model": asked.model, "batches": batches, "device": device_name(device)}
+    figures: dict[str, Any] = {"model": args.model, "batches": batches, "device": device_name(device)}
     with refusing(parser):
-        kept = earlier(asked.out, figures)
-    failed = kept.pop("failed", [])
-    work, begun = Work(device, asked.model, shipped, kept.get("copy", {}).get("gb_s")), perf_counter()
+        earlier_runs = earlier(args.out, figures)
+    failed = earlier_runs.pop("failed", [])
+    work, begun = Work(device, args.model, shipped, earlier_runs.get("copy", {}).get("gb_s")), perf_counter()
     for part in parts:
         for name, batch, method in runs_of(part, batches, names, shipped):
-            if name in kept:
-                figures[name] = kept[name]
+            if name in earlier_runs:
+                figures[name] = earlier_runs[name]
                 continue
             minutes = (perf_counter() - begun) / 60 + MINUTES.get(part, 0.1)
-            if asked.minutes is not None and minutes > asked.minutes:
-                print(f"{name} is left to the next call, which goes on from {asked.out}", file=sys.stderr)
-                finish({**figures, "failed": failed, "left": name}, asked.out)
+            if args.minutes is not None and minutes > args.minutes:
+                print(f"{name} is left to the next call, which goes on from {args.out}", file=sys.stderr)
+                finish({**figures, "failed": failed, "left": name}, args.out)
                 raise SystemExit(int(bool(failed)))
             started = perf_counter()
-            found = work.run(part, batch, method)
-            checks = found.pop("checks", {})
-            held = {check: one.shown() for check, one in checks.items()}
-            figures[name] = {**found, **({"checks": held} if held else {}), "seconds": perf_counter() - started}
+            measurement = work.run(part, batch, method)
+            checks = measurement.pop("checks", {})
+            check_records = {check: one.shown() for check, one in checks.items()}
+            figures[name] = {
+                **measurement,
+                **({"checks": check_records} if check_records else {}),
+                "seconds": perf_counter() - started,
+            }
             failed += [
                 f"{name}: {check} is {one.value:.4g}, bound {one.bound:.4g}"
                 for check, one in checks.items()
                 if not one.holds
             ]
             print(name, figures[name], file=sys.stderr, flush=True)
-            finish({**figures, "failed": failed}, asked.out)
+            finish({**figures, "failed": failed}, args.out)
         if failed and part in FIRST:
             break
     if failed:
@@ -128,19 +132,19 @@ def earlier(out: Path | None, figures: dict[str, Any]) -> dict[str, Any]:
     """
     if out is None or not out.is_file():
         return {}
-    kept: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     for key, value in figures.items():
-        if kept.pop(key, value) != value:
+        if record.pop(key, value) != value:
             raise ValueError(f"--out {out}: its '{key}' is another one than this call's; name another file")
-    kept.pop("left", None)
-    return kept
+    record.pop("left", None)
+    return record
 
 
-def _known(option: str, text: str, known: Any) -> list[str]:
+def _known(option: str, text: str, choices: Any) -> list[str]:
     names = text.split(",")
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in choices]
     if unknown:
-        raise ValueError(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(known)}")
+        raise ValueError(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(choices)}")
     return names
 
 
@@ -149,12 +153,16 @@ def device_name(device: Any) -> dict[str, Any]:
     import torch
     import triton
 
-    found = {"torch": torch.__version__, "triton": triton.__version__, "name": str(device)}
+    description = {"torch": torch.__version__, "triton": triton.__version__, "name": str(device)}
     if device.type == "cuda":
-        held = torch.cuda.get_device_properties(device)
-        found |= {"name": held.name, "capability": f"{held.major}.{held.minor}", "bytes": held.total_memory}
-        found["cuda"] = torch.version.cuda
-    return found
+        properties = torch.cuda.get_device_properties(device)
+        description |= {
+            "name": properties.name,
+            "capability": f"{properties.major}.{properties.minor}",
+            "bytes": properties.total_memory,
+        }
+        description["cuda"] = torch.version.cuda
+    return description
 
 
 class Work:

@@ -61,12 +61,12 @@ def correctness(device: torch.device) -> dict[str, Check]:
     logits = (3 * np.random.default_rng(0).standard_normal((2, nodes, vocab_size))).astype(np.float32)
     apart, unlike = 0.0, 0.0
     for sampler in (SamplingParams(guidance=4.0, top_k=100), SamplingParams(guidance=2.0, temperature=0.8, top_p=0.9)):
-        made = torch.zeros(1, nodes, vocab_size, device=device)
+        distributions = torch.zeros(1, nodes, vocab_size, device=device)
         marks = torch.zeros(2, 1, nodes, dtype=torch.int32, device=device)
-        probs(torch.from_numpy(logits).to(device)[:, None], made, marks[0], marks[1], whole(nodes), sampler)
-        found, wanted = made.cpu().numpy()[0], sampling_probs(logits, sampler)
-        apart = max(apart, float(np.abs(found - wanted).max()))
-        unlike = max(unlike, float(((found > 0) != (wanted > 0)).mean()))
+        probs(torch.from_numpy(logits).to(device)[:, None], distributions, marks[0], marks[1], whole(nodes), sampler)
+        actual, expected = distributions.cpu().numpy()[0], sampling_probs(logits, sampler)
+        apart = max(apart, float(np.abs(actual - expected).max()))
+        unlike = max(unlike, float(((actual > 0) != (expected > 0)).mean()))
     count, size, codes = (2, 8, 50) if small else (40, 60, 1000)
     rules = {
         f"rule {name}": equal(all(agrees(name, device, size, codes, seed) for seed in range(count)))
@@ -83,9 +83,9 @@ def parity(device: torch.device) -> dict[str, Check]:
     module, condition = models.module, models.embed(shipped_prompts(1)).rows
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, module.config.vocab_size, (1, length)))
     with torch.no_grad():
-        wanted = module(tokens, condition)[0][:, 1:]
+        expected = module(tokens, condition)[0][:, 1:]
     single, narrow = (_pass(module, condition, tokens, device, dtype) for dtype in (torch.float32, half))
-    apart = (single - wanted).abs().max() / wanted.abs().max()
+    apart = (single - expected).abs().max() / expected.abs().max()
     moved = 0.5 * (single.softmax(dim=-1) - narrow.softmax(dim=-1)).abs().sum(dim=-1).mean()
     return {
         "float32 logits": Check(float(apart), LOGITS_APART),
@@ -97,9 +97,9 @@ def _pass(
     module: Decoder, condition: torch.Tensor, tokens: torch.Tensor, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor:
     """Run the device's forward over `tokens` after a condition; returns logits [1, T, V] on the CPU."""
-    held = Decoder(module.config).to(device, dtype)
-    held.load_state_dict(module.state_dict())
-    forward = DecoderForward(held.eval(), 1)
+    decoder = Decoder(module.config).to(device, dtype)
+    decoder.load_state_dict(module.state_dict())
+    forward = DecoderForward(decoder.eval(), 1)
     prefix, length = condition.shape[1], tokens.shape[1]
     cache = Cache(forward.config, 1, prefix + length, length, dtype, device)
     with torch.no_grad():
@@ -109,8 +109,8 @@ def _pass(
         masks = causal_masks(length, cache.words, device)[None]
         cells = torch.arange(length, device=device)[None]
         attend = cache.attend(0, lengths, masks, prefix + length)
-        made = forward.logits(forward.hidden(forward.embed(tokens.to(device)), cells, attend))
-    return made.cpu()
+        logits = forward.logits(forward.hidden(forward.embed(tokens.to(device)), cells, attend))
+    return logits.cpu()
 
 
 def identity(device: torch.device, names: Sequence[str], tables: ModelTables) -> dict[str, Check]:
@@ -132,6 +132,6 @@ def identity(device: torch.device, names: Sequence[str], tables: ModelTables) ->
         decoded[name] = [[] if image.tokens is None else image.tokens.tolist() for image in images]
     plain = decoded.pop("ar")
     return {
-        name: Check(sum(one != other for one, other in zip(drawn, plain, strict=True)), 0.0)
-        for name, drawn in decoded.items()
+        name: Check(sum(one != other for one, other in zip(pictures, plain, strict=True)), 0.0)
+        for name, pictures in decoded.items()
     }

@@ -33,10 +33,10 @@ TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_
 
 def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceForm | None:
     """Return a registered method's tuned device form; None unless it drafts trees or windows that the device runs."""
-    made, asked = resolve(name, temperature).build(name, tables), replace(sampler, temperature=temperature)
-    if made.config.family not in ("tree", "jacobi") or not made.config.runs_on_device:
+    method, sampling = resolve(name, temperature).build(name, tables), replace(sampler, temperature=temperature)
+    if method.config.family not in ("tree", "jacobi") or not method.config.runs_on_device:
         return None
-    form = form_of(made, asked, Grid(1, 1))
+    form = form_of(method, sampling, Grid(1, 1))
     return form if form.counts_drafts and form.engine_gap is None else None
 
 
@@ -48,13 +48,13 @@ def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device
     torch.manual_seed(0)
     try:
         with torch.device(device), torch.no_grad():
-            made = Decoder(config), Decoder(drafts)
-            for one in made:
+            decoders = Decoder(config), Decoder(drafts)
+            for one in decoders:
                 for weights in one.parameters():
                     weights.normal_(std=0.02) if weights.dim() > 1 else weights.fill_(1.0)
     finally:
         torch.set_default_dtype(before)
-    return made[0].eval(), made[1].eval()
+    return decoders[0].eval(), decoders[1].eval()
 
 
 class Shipped(NamedTuple):

@@ -40,13 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--machines", default=",".join(ROWS), help="of the table, with commas between")
     parser.add_argument("--methods", help="count these methods alone, with commas between; without `--curves`")
     parser.add_argument("--batches", nargs="+", type=at_least(1), help="images in a cycle of LlamaGen-XL at 384 px")
-    asked = parse(parser, arguments)
-    if asked.curves is not None and asked.batches is not None:
+    args = parse(parser, arguments)
+    if args.curves is not None and args.batches is not None:
         parser.error("--batches: cost curves are of one image; leave out --curves")
-    if asked.curves is not None:
+    if args.curves is not None:
         with refusing(parser):
-            asked.curves.mkdir(parents=True, exist_ok=True)
-            check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
+            args.curves.mkdir(parents=True, exist_ok=True)
+            check_file_writable(args.curves / "device-h200-llamagen-xl.json")
     from tools.compile_ahead import MACHINES, compile_for
     from tools.device_programs import Node, Program, count_cycle, count_islands
     from tools.device_sizes import (
@@ -64,16 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from underpaint.sim.latency.machines import MACHINES as KNOWN
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
-    if asked.batches is not None:
+    if args.batches is not None:
         models = {"llamagen-xl at 384 px": replace(XL, grid_side=24)}
     rows: list[dict[str, Any]] = []
 
     kernels: dict[tuple[Any, ...], dict[str, Any]] = {}
-    names = list(METHODS) if asked.methods is None else asked.methods.split(",")
-    machines = asked.machines.split(",")
-    for option, given, known in (("--methods", names, METHODS), ("--machines", machines, MACHINES)):
-        if unknown := [name for name in given if name not in known]:
-            parser.error(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(known)}")
+    names = list(METHODS) if args.methods is None else args.methods.split(",")
+    machines = args.machines.split(",")
+    for option, values, choices in (("--methods", names, METHODS), ("--machines", machines, MACHINES)):
+        if unknown := [name for name in values if name not in choices]:
+            parser.error(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(choices)}")
 
     def part_ms(program: Program, part: str, gpu: str) -> float:
         return 1e-3 * sum(node.us(KNOWN[gpu], MACHINES[gpu]) for node in program.nodes if node.part == part)
@@ -90,10 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         longest = max(kernels, key=lambda name: kernels[name])
         return {"outside_by": parts, "longest": longest, "longest_ms": kernels[longest]}
 
-    for (model, config), batch in product(models.items(), asked.batches or [1]):
+    for (model, config), batch in product(models.items(), args.batches or [1]):
         programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch) for name in names}
         chosen, parts = dict[str, Program](), dict[str, Program]()
-        if asked.methods is None and asked.batches is None:  # `roofline` chooses for one image only
+        if args.methods is None and args.batches is None:  # `roofline` chooses for one image only
             for name, choice in CHOICES.items():
                 chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), batch, choice=choice)
             for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch).items():
@@ -116,9 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row |= limits(outside, machines[0])
             rows.append(row)
             for launch in program.launches:
-                made = compile_for(launch, MACHINES[machines[0]])
-                kernels.setdefault((model, *made), {"model": model, **made._asdict()})
-        if asked.curves is None or asked.methods is not None:
+                kernel = compile_for(launch, MACHINES[machines[0]])
+                kernels.setdefault((model, *kernel), {"model": model, **kernel._asdict()})
+        if args.curves is None or args.methods is not None:
             continue
         chains = {size: count_cycle(config, chain_of(size - 1, config.vocab_size), 1) for size in SIZES[1:]}
         shallow = count_cycle(config, eagle2_of(1, 10, config.vocab_size), 1)
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     "host_ms": host,
                 },
             }
-            place = asked.curves / f"device-{gpu}-{model}.json"
+            place = args.curves / f"device-{gpu}-{model}.json"
             write_beside(place, (json.dumps(curve, indent=1) + "\n").encode())
     for row in rows:
         print(
@@ -166,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{one['registers']:3d} registers, {one['stack']:3d} bytes of stack, {one['slots']:7d} slots a warp, "
             f"{one['bytes'] / 1e6:8.2f} MB"
         )
-    known = {name: asdict(KNOWN[name]) for name in machines}
-    finish({"rows": rows, "kernels": [*kernels.values()], "machines": known}, asked.out)
+    machine_figures = {name: asdict(KNOWN[name]) for name in machines}
+    finish({"rows": rows, "kernels": [*kernels.values()], "machines": machine_figures}, args.out)
 
 
 if __name__ == "__main__":

@@ -25,20 +25,20 @@ EAGER_TOKENS = 16
 
 def time_ms(device: torch.device, run: Callable[[], Any], rounds: int) -> float:
     """Return the median ms of `rounds` runs, by CUDA events or, on the CPU, by the clock."""
-    found = []
+    times = []
     for _ in range(rounds):
         if device.type == "cpu":
             started = perf_counter()
             run()
-            found.append(1e3 * (perf_counter() - started))
+            times.append(1e3 * (perf_counter() - started))
             continue
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
         run()
         last.record()
         last.synchronize()
-        found.append(first.elapsed_time(last))
-    return median(found)
+        times.append(first.elapsed_time(last))
+    return median(times)
 
 
 def copy_gb_s(device: torch.device) -> float:
@@ -92,14 +92,14 @@ class RandomWeights:
         runner = self.runner(name)
         ms = time_ms(self._device, runner.step, self._rounds)
         program = count_cycle(self.config, method_of(name, self.config.vocab_size), self.batch)
-        found: dict[str, Any] = {"cycle_ms": ms, "nodes": len(program.nodes)}
-        found["bytes"] = sum(node.bytes for node in program.nodes)
+        figures: dict[str, Any] = {"cycle_ms": ms, "nodes": len(program.nodes)}
+        figures["bytes"] = sum(node.bytes for node in program.nodes)
         if self._device.type == "cuda":
-            found["peak_bytes"] = torch.cuda.max_memory_allocated(self._device) - before
+            figures["peak_bytes"] = torch.cuda.max_memory_allocated(self._device) - before
             form = method_of(name, self.config.vocab_size)
             layout = form.layout(runner.grid, self.config.vocab_size, None, self.batch)
             drafts = self._decoders[1].config if form.drafts else None
-            found["foreseen_bytes"] = (
+            figures["foreseen_bytes"] = (
                 needed_bytes(
                     self.batch,
                     runner.cycle.envelope,
@@ -112,7 +112,7 @@ class RandomWeights:
                 )
                 + self.batch * layout.image_bytes
             )
-        return found
+        return figures
 
     def plain(self, gb_s: float) -> dict[str, Any]:
         """Time plain decoding, captured and as an eager loop, against its bytes at the bandwidth of a copy."""
@@ -121,11 +121,11 @@ class RandomWeights:
         numbers = 2 * config.layers * 2 * self.batch * config.dim * cached
         moved = weight_bytes(self.module) + numbers * self._condition.element_size()
         ms, bound_ms = self.cycle("ar")["cycle_ms"], moved / gb_s / 1e6
-        found: dict[str, Any] = {"cycle_ms": ms, "bytes": moved, "bound_ms": bound_ms, "over_bound": ms / bound_ms}
-        found["eager_ms"] = self._eager_ms()
+        figures: dict[str, Any] = {"cycle_ms": ms, "bytes": moved, "bound_ms": bound_ms, "over_bound": ms / bound_ms}
+        figures["eager_ms"] = self._eager_ms()
         if self._bound is not None and self._device.type == "cuda" and self.batch == 1:
-            found["checks"] = {"over bound": Check(ms / bound_ms, self._bound)}
-        return found
+            figures["checks"] = {"over bound": Check(ms / bound_ms, self._bound)}
+        return figures
 
     def _eager_ms(self) -> float:
         """Return the ms per token of the eager loop that papers time, at the start of a picture, with a short cache."""
@@ -142,11 +142,11 @@ class RandomWeights:
         runner = self.runner(name)
         parts = runner.cycle.parts()
         graphs = [_captured(self._device, run) for _, run in parts]
-        found = dict.fromkeys((part for part, _ in parts), 0.0)
+        parts_ms = dict.fromkeys((part for part, _ in parts), 0.0)
         for place, (part, _) in enumerate(parts):
             rounds = [_timed_within(self._device, graphs, place) for _ in range(self._rounds)]
-            found[part] += median(rounds)
-        return {"parts_ms": found}
+            parts_ms[part] += median(rounds)
+        return {"parts_ms": parts_ms}
 
 
 def _captured(device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
@@ -175,7 +175,7 @@ def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tab
     models, grid, sampler = shipped_models(device, torch.float32)
     count = batch if device.type == "cpu" else 16
     conditions = shipped_prompts(count)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name in ("ar", *(name for name in names if name != "ar")):
         how = shipped_method(name, 1.0, sampler, tables)
         if how is None:
@@ -198,13 +198,13 @@ def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tab
                 seconds += perf_counter() - started
                 cycles += sum(image.cycles - 1 for image in images)
         tokens = count * (grid.cells - 1) / cycles
-        found[name] = {"tokens_per_cycle": tokens, "ms_per_picture": 1e3 * seconds / count}
-        found[name]["over_ar"] = found["ar"]["ms_per_picture"] / found[name]["ms_per_picture"]
+        figures[name] = {"tokens_per_cycle": tokens, "ms_per_picture": 1e3 * seconds / count}
+        figures[name]["over_ar"] = figures["ar"]["ms_per_picture"] / figures[name]["ms_per_picture"]
     loop = EagerLoop(models.module, 1, sampler, False, grid)
     embedded, keys = models.embed(conditions[:batch]), [one.noise_key for one in conditions[:batch]]
     decode = partial(loop.decode, embedded.rows, [0] * batch, keys, embedded.hidden)
     eager = time_ms(device, decode, 1) / batch
-    found["ar-eager"] = {"tokens_per_cycle": 1.0, "ms_per_picture": eager}
-    for one in found.values():
+    figures["ar-eager"] = {"tokens_per_cycle": 1.0, "ms_per_picture": eager}
+    for one in figures.values():
         one["over_eager"] = eager / one["ms_per_picture"]
-    return found
+    return figures

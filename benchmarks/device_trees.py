@@ -15,10 +15,10 @@ def random_tree(drawn: Drawn, chain: bool, nodes: int, vocab_size: int, seed: in
     logits = 2 * rng.standard_normal((nodes, vocab_size))
     draft, target = (np.exp(logits + 0.5 * rng.standard_normal(logits.shape)) for _ in range(2))
     draft, target = draft / draft.sum(1, keepdims=True), target / target.sum(1, keepdims=True)
-    tokens, parents, taken = [0], [-1], dict[int, list[int]]()
+    tokens, parents, child_tokens = [0], [-1], dict[int, list[int]]()
     while len(tokens) < nodes:
         parent = len(tokens) - 1 if chain else (len(tokens) - 1) // 4
-        before = taken.setdefault(parent, [])
+        before = child_tokens.setdefault(parent, [])
         if drawn == "top_k":
             token = int(np.argsort(-draft[parent], kind="stable")[len(before)])
         else:
@@ -30,8 +30,8 @@ def random_tree(drawn: Drawn, chain: bool, nodes: int, vocab_size: int, seed: in
         tokens.append(token)
         parents.append(parent)
     rows = np.arange(nodes, dtype=np.int64)
-    made = DraftTree(np.array(tokens), np.array(parents), drawn, draft.astype(np.float32), rows)
-    return made, target.astype(np.float32)
+    tree = DraftTree(np.array(tokens), np.array(parents), drawn, draft.astype(np.float32), rows)
+    return tree, target.astype(np.float32)
 
 
 def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bool:
@@ -56,7 +56,7 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
         )
         size = tree.size
         uniforms = np.random.default_rng(seed + 1).random((4, size))
-        wanted = rule(tree, probs, given({role: uniforms[int(role)] for role in tuple(Role)[:4]}))
+        expected = rule(tree, probs, given({role: uniforms[int(role)] for role in tuple(Role)[:4]}))
 
         def to_device(array: np.ndarray) -> Any:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)[None]
@@ -67,7 +67,7 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
         tree_meta(
             parents, counts, cells, positions, depths, first, sibling, masks, levels=max(1, tree.depth), most=size
         )
-        held = BatchTree(
+        batch_tree = BatchTree(
             to_device(tree.tokens),
             first,
             sibling,
@@ -84,8 +84,8 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
         out = Verdicts(torch.zeros_like(parents), zeros[0], zeros[1], zeros[2], finite)
         children = 1 if spec.needs_chain else 4
         shape = Shape(1, size, vocab_size, drawn, max(1, tree.depth), children)
-        device_rule(rule, shape, device)(held, depths, out)
+        device_rule(rule, shape, device)(batch_tree, depths, out)
         path = out.path[0].tolist()[: int(out.taken[0]) - 1]
-        if int(out.status[0]) or (tuple(path), int(out.token[0])) != (tuple(wanted.path), wanted.token):
+        if int(out.status[0]) or (tuple(path), int(out.token[0])) != (tuple(expected.path), expected.token):
             return False
     return True

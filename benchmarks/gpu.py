@@ -122,8 +122,8 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
         stop = min(len(tokens), start + sizes[turn % len(sizes)])
         logits = []
         for engine in pair:
-            given = features[:, start:stop] if reads else None
-            out = engine.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), None, given)
+            feature_rows = features[:, start:stop] if reads else None
+            out = engine.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), None, feature_rows)
             engine.cache.commit(slice(None))
             logits.append(out.logits.copy())
         apart = float(np.abs(logits[0] - logits[1]).max() / max(1.0, np.abs(logits[1]).max()))
@@ -137,19 +137,19 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
 def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     """Return the first cell at which the two engines differ at temperature 0, and the float32 margin there."""
     sampler = SamplingParams(guidance=2.0, temperature=0)
-    drawn = []
+    sequences = []
     for place, engine in ((folder, backend), (reference, CPU)):
         target = EngineTarget(load_decoder("target", "target", place, backend=engine), sampler)
         target.prepare(target.encoder.of_ids(np.array([CLASS])))
-        drawn.append(decode(target, None, Chain(1), PointProposals(), sampling(0)).tokens)
-    differs = (drawn[0] != drawn[1]).nonzero()[0]
+        sequences.append(decode(target, None, Chain(1), PointProposals(), sampling(0)).tokens)
+    differs = (sequences[0] != sequences[1]).nonzero()[0]
     if not differs.size:
         return {"parts_at": None}
     cell = int(differs[0])
     target = EngineTarget(load_decoder("target", "target", reference), SamplingParams(guidance=2.0))
     target.prepare(target.encoder.of_ids(np.array([CLASS])))
     probs = target.begin().probs[0]
-    for token in drawn[1][:cell]:
+    for token in sequences[1][:cell]:
         tree = root_only(int(token), target.vocab_size)
         probs = target.score(tree).probs[0]
         target.commit(tree, Verdict((), 0))
@@ -164,13 +164,13 @@ def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any
     samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
     features = np.zeros((2, max(BUCKETS), config.dim), dtype=np.float32)
     for turn in range(rounds + 3):
-        for count, kept in samples.items():
-            given = features[:, :count] if reads else None
+        for count, times in samples.items():
+            feature_rows = features[:, :count] if reads else None
             start = time.perf_counter()
-            engine.run(np.zeros(count, dtype=np.int64), np.arange(count), causal(count), None, given)
+            engine.run(np.zeros(count, dtype=np.int64), np.arange(count), causal(count), None, feature_rows)
             if turn >= 3:
-                kept.append(1e3 * (time.perf_counter() - start))
-    curve = [[count, round(float(np.median(kept)), 4)] for count, kept in samples.items()]
+                times.append(1e3 * (time.perf_counter() - start))
+    curve = [[count, round(float(np.median(times)), 4)] for count, times in samples.items()]
     return {"ms": curve, "captured": engine.captured}  # type: ignore[attr-defined]
 
 
@@ -181,9 +181,9 @@ def token_ms(folder: Path, backend: str) -> float:
     target.prepare(target.encoder.of_ids(np.array([CLASS])))
     for seed in range(2):
         start = time.perf_counter()
-        drawn = decode(target, None, Chain(1), PointProposals(), sampling(seed))
+        result = decode(target, None, Chain(1), PointProposals(), sampling(seed))
         seconds = time.perf_counter() - start
-    return round(1e3 * seconds / len(drawn.tokens), 4)
+    return round(1e3 * seconds / len(result.tokens), 4)
 
 
 def best_token_ms(precision: str, rounds: int) -> float:
@@ -192,8 +192,8 @@ def best_token_ms(precision: str, rounds: int) -> float:
     from underpaint.runtime.device.devices import open_device
 
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    found: float = RandomWeights(open_device("cuda"), CONFIG, dtype, 1, rounds).cycle("ar")["cycle_ms"]
-    return round(found, 4)
+    cycle_ms: float = RandomWeights(open_device("cuda"), CONFIG, dtype, 1, rounds).cycle("ar")["cycle_ms"]
+    return round(cycle_ms, 4)
 
 
 def lacking(look: Callable[[], object]) -> str | None:
@@ -249,19 +249,19 @@ def measure(given: argparse.Namespace, backend: str | None, work: Path, result: 
 
 def failures(result: Mapping[str, Any], precision: str) -> list[str]:
     """Describe the thresholds that the figures exceed."""
-    said = []
+    messages = []
     for name in ("target", "drafter"):
         for count, apart in result.get(f"{name}_parity", {}).items():
             if apart > MOST[precision]:  # type: ignore[index]
                 most = MOST[precision]  # type: ignore[index]
-                said.append(f"{name}_parity: {apart:.3g} in passes of {count}, expected at most {most:g}")
+                messages.append(f"{name}_parity: {apart:.3g} in passes of {count}, expected at most {most:g}")
     parts = result.get("greedy", {"parts_at": None})
     if parts["parts_at"] is not None and not parts["margin"] <= MOST_MARGIN[precision]:
-        said.append(
+        messages.append(
             f"greedy: parts from float32 at cell {parts['parts_at']}, whose best two tokens lie {parts['margin']:.3g} "
             f"apart, expected at most {MOST_MARGIN[precision]:g}"
         )
-    return said
+    return messages
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -269,25 +269,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--backend", default="tensorrt-rtx", choices=(*MODULES, *PROVIDERS))
     parser.add_argument("--precision", default="fp16", choices=("fp32", "fp16", "bf16"))
     parser.add_argument("--rounds", type=at_least(1), default=50, help="samples of every size")
-    given = parse(parser, arguments)
-    result: dict[str, Any] = {"benchmark": "gpu", "backend": given.backend, "precision": given.precision}
+    args = parse(parser, arguments)
+    result: dict[str, Any] = {"benchmark": "gpu", "backend": args.backend, "precision": args.precision}
     no_gpu = lacking(gpu_name)
     if no_gpu is not None:
         result["not_run"] = no_gpu
     else:
-        backend, said = substitute(given.backend)
-        if said is not None:
-            result |= {"backend": backend, "asked": given.backend, "instead": said}
-            print(f"instead of --backend {given.backend}: {said}", file=sys.stderr)
+        backend, reason = substitute(args.backend)
+        if reason is not None:
+            result |= {"backend": backend, "asked": args.backend, "instead": reason}
+            print(f"instead of --backend {args.backend}: {reason}", file=sys.stderr)
         with TemporaryDirectory() as work:
             try:
-                measure(given, backend, Path(work), result)
+                measure(args, backend, Path(work), result)
             except (ValueError, RuntimeError, OSError) as error:
                 result["not_run"] = str(error)
-    result["failed"] = failures(result, given.precision)
+    result["failed"] = failures(result, args.precision)
     for line in result["failed"]:
         print(f"FAILED {line}", file=sys.stderr)
-    finish(result, given.out)
+    finish(result, args.out)
     if result["failed"]:
         return 1
     return 2 if any(name.endswith("not_run") for name in result) else 0

@@ -21,7 +21,7 @@ def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
     config = decoder.config
     if decoder.conditions is None or decoder.norm is None or config.rope != "grid" or config.drafter:
         raise ValueError("expected a class-conditional decoder of LlamaGen's, got another; it has other names")
-    found = {
+    state = {
         "cls_embedding.embedding_table.weight": decoder.conditions.weight,
         "tok_embeddings.weight": decoder.codes.weight,
         "norm.weight": decoder.norm.weight,
@@ -32,7 +32,7 @@ def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
         query, key, value = torch.split(part["qkv.weight"], [config.dim, *2 * [config.kv_heads * config.head_dim]])
         query, key = _interleaved(query, config.heads), _interleaved(key, config.kv_heads)
         gate, up = part["gate_up.weight"].chunk(2)
-        made = (
+        weights = (
             part["attention_norm.weight"],
             torch.cat([query, key, value]),
             part["out.weight"],
@@ -41,8 +41,8 @@ def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
             up.clone(),
             part["down.weight"],
         )
-        found |= {f"layers.{index}.{name}.weight": each for name, each in zip(_LAYER, made, strict=True)}
-    return {name: value.detach() for name, value in found.items()}
+        state |= {f"layers.{index}.{name}.weight": each for name, each in zip(_LAYER, weights, strict=True)}
+    return {name: value.detach() for name, value in state.items()}
 
 
 def _interleaved(rows: Tensor, heads: int) -> Tensor:

@@ -156,8 +156,8 @@ def exact_biases() -> dict[str, str]:
 def filled(text: str) -> str:
     """Return a table without the columns in which no row has a figure."""
     headings, *rows = (line[2:-2].split(" | ") for line in text.strip().splitlines())
-    kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
-    return "".join(f"| {' | '.join(row[place] for place in kept)} |\n" for row in (headings, *rows))
+    columns = [place for place in range(len(headings)) if any(row[place] for row in rows)]
+    return "".join(f"| {' | '.join(row[place] for place in columns)} |\n" for row in (headings, *rows))
 
 
 def render(template: str, **values: Any) -> str:
@@ -205,10 +205,10 @@ def render_validation() -> str:
 
 def render_pages() -> dict[str, str]:
     """Return every page by its file name."""
-    own = {"protocol": render_protocol, "claims": render_claims, "validation": render_validation}
-    made = {name: own[name]() if name in own else render(name) for name in ABOUT}
-    made["index"] = render("index", pages=ABOUT, made=made, title=title)
-    return {f"{name}.md": f"{NOTE}\n\n{text}" for name, text in made.items()}
+    renderers = {"protocol": render_protocol, "claims": render_claims, "validation": render_validation}
+    texts = {name: renderers[name]() if name in renderers else render(name) for name in ABOUT}
+    texts["index"] = render("index", pages=ABOUT, made=texts, title=title)
+    return {f"{name}.md": f"{NOTE}\n\n{text}" for name, text in texts.items()}
 
 
 def _best_rows(record: Mapping[str, Any], run: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -240,16 +240,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a page is out of date")
-    asked = parser.parse_args(arguments)
-    made = {PAGES / name: text for name, text in render_pages().items()}
-    made[README] = render_readme(README.read_text(encoding="utf-8"))
-    if not asked.check:
-        for path, text in made.items():
+    args = parser.parse_args(arguments)
+    texts = {PAGES / name: text for name, text in render_pages().items()}
+    texts[README] = render_readme(README.read_text(encoding="utf-8"))
+    if not args.check:
+        for path, text in texts.items():
             write_beside(path, text.encode())
-        print(f"{len(made) - 1} pages in {PAGES.relative_to(ROOT)}")
+        print(f"{len(texts) - 1} pages in {PAGES.relative_to(ROOT)}")
         return 0
-    stale = [path.name for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    stale += [path.name for path in PAGES.glob("*.md") if path not in made]
+    stale = [
+        path.name for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    stale += [path.name for path in PAGES.glob("*.md") if path not in texts]
     if stale:
         print(f"out of date: {', '.join(sorted(stale))}; run python -m benchmarks.pages", file=sys.stderr)
     return 1 if stale else 0

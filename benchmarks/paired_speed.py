@@ -33,21 +33,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--method", default="jacobi-lookup")
     parser.add_argument("--figures", type=Path, help="the figures, where `compare --json` wrote them elsewhere")
-    asked = parse(parser, arguments)
+    args = parse(parser, arguments)
     with refusing(parser):
-        found = ComparisonFolder.read(asked.folder, asked.figures)
-        names = tuple(row["method"] for row in found.results["rows"])
-        if asked.method not in names:
-            raise ValueError(f"{asked.folder} holds no method '{asked.method}'; {suggest(asked.method, names)}")
-        if not found.drawings:
-            raise ValueError(f"{asked.folder} holds figures and no drawings.jsonl; name the folder of the comparison")
+        comparison = ComparisonFolder.read(args.folder, args.figures)
+        names = tuple(row["method"] for row in comparison.results["rows"])
+        if args.method not in names:
+            raise ValueError(f"{args.folder} holds no method '{args.method}'; {suggest(args.method, names)}")
+        if not comparison.drawings:
+            raise ValueError(f"{args.folder} holds figures and no drawings.jsonl; name the folder of the comparison")
     rows = []
-    for row in found.results["rows"]:
-        if row["method"] == asked.method:
+    for row in comparison.results["rows"]:
+        if row["method"] == args.method:
             continue
-        prompts = [prompt for method, prompt in found.drawings if method == row["method"]]
+        prompts = [prompt for method, prompt in comparison.drawings if method == row["method"]]
         theirs, own = (
-            [found.drawings[method, prompt] for prompt in prompts] for method in (row["method"], asked.method)
+            [comparison.drawings[method, prompt] for prompt in prompts] for method in (row["method"], args.method)
         )
         faster = speedup([one.seconds for one in theirs], [one.seconds for one in own])
         levels = deeper(theirs, own)
@@ -65,9 +65,9 @@ def main(arguments: list[str] | None = None) -> None:
             }
         )
         print(f"{row['method']:20s} {faster.value:.3f} ({faster.low} to {faster.high})")
-    results = found.results
+    results = comparison.results
     compared = {name: results[name] for name in ("command", "machine")}
-    finish({"of": asked.method, "model": results["model"], "compared": compared, "rows": rows}, asked.out)
+    finish({"of": args.method, "model": results["model"], "compared": compared, "rows": rows}, args.out)
 
 
 if __name__ == "__main__":

@@ -45,13 +45,13 @@ def rows_of(
     for trace in traces:
         check_belong(trace, comparison)
     check_measured_on(curve, comparison)
-    known = [(trace, unpredictable(comparison, trace, curve), replay(trace)) for trace in traces]
+    candidates = [(trace, unpredictable(comparison, trace, curve), replay(trace)) for trace in traces]
     temperature = run["settings"]["temperature"]
     for name, measured in comparison.rows.items():
         if name == PLAIN:
             continue
         row: dict[str, Any] = {"temperature": temperature, "method": name}
-        trace, reasons, model = next((one for one in known if name not in one[1]), known[0])
+        trace, reasons, model = next((one for one in candidates if name not in one[1]), candidates[0])
         if name in reasons:
             yield {**row, "reason": reasons[name]}
             continue
@@ -126,24 +126,24 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trace", type=Path, action="append", help="of other prompts; one or more a temperature")
     parser.add_argument("--work", type=Path, default=Path("runs/predictions"), help="folder for what is made here")
     parser.add_argument("--seeds", type=at_least(1), default=4, help="decodings of each recorded image")
-    asked = parse(parser, arguments)
+    args = parse(parser, arguments)
     with refusing(parser):
-        runs = runs_of(read_results(asked.record))
-        paths = asked.trace or [path for run in runs for path in _traced(run, asked.work)]
+        runs = runs_of(read_results(args.record))
+        paths = args.trace or [path for run in runs for path in _traced(run, args.work)]
         traces = [load(path) for path in paths]
-        curve = read_cost_curve(asked.costs)
+        curve = read_cost_curve(args.costs)
         pairs = [(run, traces_at(traces, run)) for run in runs]
         rows = list[dict[str, Any]]()
         for run, same in pairs:
-            for row in rows_of(run, same, curve, asked.seeds):
+            for row in rows_of(run, same, curve, args.seeds):
                 rows.append(row)
                 _print(row)
-    told = [row for row in rows if "reason" not in row]
-    near = sum(abs(row["speedup_error"]) <= WITHIN for row in told)
-    print(f"speed-ups within {WITHIN:.0%}: {near} of {len(told)}")
-    about = {"machine_of_record": runs[0]["machine"], "cost_curve": curve.fingerprint, "seeds": asked.seeds}
+    predictions = [row for row in rows if "reason" not in row]
+    near = sum(abs(row["speedup_error"]) <= WITHIN for row in predictions)
+    print(f"speed-ups within {WITHIN:.0%}: {near} of {len(predictions)}")
+    about = {"machine_of_record": runs[0]["machine"], "cost_curve": curve.fingerprint, "seeds": args.seeds}
     about |= {"curve_plain_ms": run_times(curve).plain_ms, "measured_plain_ms": [_plain_ms(run) for run in runs]}
-    finish({"benchmark": "protocol_predictions", "rows": rows, **about}, asked.out)
+    finish({"benchmark": "protocol_predictions", "rows": rows, **about}, args.out)
 
 
 if __name__ == "__main__":

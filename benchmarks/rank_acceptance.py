@@ -45,7 +45,7 @@ def measured(
         "draws_by": config.draws_by,
         "widths": widths,
         "cycles": len(verified),
-        "acceptance": [round(kept, 4) for kept in acceptance_by_rank(verified, ranks)],
+        "acceptance": [round(rate, 4) for rate in acceptance_by_rank(verified, ranks)],
     }
 
 
@@ -57,28 +57,28 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--prompts-skip", type=at_least(0), default=200, help="chosen prompts left out")
     parser.add_argument("--seeds", type=at_least(1), default=1)
     parser.add_argument("--ranks", type=at_least(1), default=4, help="children that are told apart")
-    asked = parse(parser, arguments)
+    args = parse(parser, arguments)
     with refusing(parser):
-        pipeline = Pipeline.open(asked.models, resolution=asked.resolution)
-        prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
+        pipeline = Pipeline.open(args.models, resolution=args.resolution)
+        prompts = read_conditions(pipeline, (), args.prompts_count, args.prompts_skip)
     shipped = pipeline.sampling
     rows = []
     for temperature in (0.0, 1.0):
         sampling = SamplingParams(shipped.guidance, temperature, shipped.top_k, shipped.top_p)
         with refusing(parser):
-            rows.append(measured(pipeline, sampling, prompts, asked.seeds, asked.ranks))
+            rows.append(measured(pipeline, sampling, prompts, args.seeds, args.ranks))
         print(f"temperature {temperature:g}, {rows[-1]['draws_by']}: {rows[-1]['acceptance']}")
     report = {
-        "resolution": asked.resolution,
-        "prompts": asked.prompts_count,
-        "prompts_skip": asked.prompts_skip,
-        "seeds": asked.seeds,
+        "resolution": args.resolution,
+        "prompts": args.prompts_count,
+        "prompts_skip": args.prompts_skip,
+        "seeds": args.seeds,
         "sampler": {"guidance": shipped.guidance, "top_k": shipped.top_k, "top_p": shipped.top_p},
         "vocab_size": pipeline.tables.vocab_size,
         "model": dict(pipeline.fingerprint()),
         "rows": rows,
     }
-    finish(report, asked.out)
+    finish(report, args.out)
 
 
 if __name__ == "__main__":

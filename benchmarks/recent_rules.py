@@ -126,14 +126,14 @@ def most_kept_below(world: World, shape: Shape, root: int) -> float:
 
 def rows_of(world: World, draft: Draft) -> list[dict[str, Any]]:
     """Return a row for each rule: the nodes that it keeps of the draft, and the optimum."""
-    found, best = [], most_kept(world, draft.shape)
+    rows, best = [], most_kept(world, draft.shape)
     depth = drawn_trees(world, draft.shape, 0)[0][0].depth
     for name, settings in draft.rules:
         rule, target = RULES[name].make(**settings), SyntheticTarget(world.target, Grid(1, depth + 2))
         policy = ShapePolicy(draft.shape[1:], "iid")
         traces = enumerate_decoding(target, SyntheticDrafter(world.draft), policy, rule, 8, 2)
         whole = target_distribution(target)
-        found.append(
+        rows.append(
             {
                 "world": world.name,
                 "draft": draft.name,
@@ -144,12 +144,12 @@ def rows_of(world: World, draft: Draft) -> list[dict[str, Any]]:
                 "total_variation": round(total_variation(tokens_distribution(traces, whole), whole), 9),
             }
         )
-    return found
+    return rows
 
 
 def main(arguments: list[str] | None = None) -> None:
-    asked = parse(options("recent_rules", __doc__), arguments)
-    finish({"rows": [row for world, draft in product(WORLDS, DRAFTS) for row in rows_of(world, draft)]}, asked.out)
+    args = parse(options("recent_rules", __doc__), arguments)
+    finish({"rows": [row for world, draft in product(WORLDS, DRAFTS) for row in rows_of(world, draft)]}, args.out)
 
 
 if __name__ == "__main__":

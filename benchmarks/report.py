@@ -44,11 +44,11 @@ def refusing(parser: argparse.ArgumentParser) -> Iterator[None]:
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments (None: those of this process), and check --out before any work."""
-    asked = parser.parse_args(arguments)
-    if asked.out is not None:
+    args = parser.parse_args(arguments)
+    if args.out is not None:
         with refusing(parser):
-            check_file_writable(asked.out)
-    return asked
+            check_file_writable(args.out)
+    return args
 
 
 def finish(figures: Mapping[str, Any], out: Path | None) -> None:

@@ -66,10 +66,10 @@ def closed_forms(images: int) -> list[dict[str, Any]]:
     rows = []
     for error, length in itertools.product((0.3, 0.6, 0.9), (1, 3, 6)):
         model = _independent(error)
-        kept = float(overlap(model.target[0], model.draft[0, 0]))
+        acceptance = float(overlap(model.target[0], model.draft[0, 0]))
         runs = run_lockstep(model, make_scheme(model, "chain", "chain", {"length": length}), images, 0).runs
-        expected = sum(kept**step for step in range(length + 1))
-        what = f"Leviathan's chain of {length}, acceptance {kept:.2f}: tokens a cycle"
+        expected = sum(acceptance**step for step in range(length + 1))
+        what = f"Leviathan's chain of {length}, acceptance {acceptance:.2f}: tokens a cycle"
         rows.append(_row(what, "arXiv 2211.17192, equation 1", expected, tokens_per_cycle(runs).mean))
     for window, side in itertools.product((1, 4), (4, 8)):
         grid = Grid(side, side)
@@ -79,8 +79,14 @@ def closed_forms(images: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(what: str, source: str, expected: float, found: float) -> dict[str, Any]:
-    return {"what": what, "source": source, "expected": expected, "simulated": found, "error": found / expected - 1.0}
+def _row(what: str, source: str, expected: float, simulated: float) -> dict[str, Any]:
+    return {
+        "what": what,
+        "source": source,
+        "expected": expected,
+        "simulated": simulated,
+        "error": simulated / expected - 1.0,
+    }
 
 
 def enumerated() -> list[dict[str, Any]]:
@@ -179,13 +185,13 @@ def _most(row: Row) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = options("validation", __doc__)
     parser.add_argument("--images", type=at_least(2), default=200, help="images of each simulation")
-    asked = parse(parser, arguments)
-    rows, rules = closed_forms(asked.images), enumerated()
+    args = parse(parser, arguments)
+    rows, rules = closed_forms(args.images), enumerated()
     for row in rows:
         print(f"{row['what']:60s} {row['expected']:9.4f} {row['simulated']:9.4f} {row['error']:+.2%}")
     for row in rules:
         print(f"{row['rule']:24s} total variation {row['total_variation']:.1e}")
-    finish({"benchmark": "validation", "closed_forms": rows, "rules": rules}, asked.out)
+    finish({"benchmark": "validation", "closed_forms": rows, "rules": rules}, args.out)
 
 
 if __name__ == "__main__":

@@ -149,12 +149,12 @@ def _of_trace(
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
             run(plan, results, workers("local", jobs or usable_cores()), lambda block: advance(len(results), block))
         chosen = finalists(results.lines, machine, bias)
-        known = {line["key"]: line["token_bias"] for line in results.lines}
+        biases = {line["key"]: line["token_bias"] for line in results.lines}
         steps = 3 * len(chosen)
         with progress("comparing the best", steps, 0) as advance:
             candidates = []
             for job in chosen:
-                candidates.append(simulated(model, job, known[job.key], seed + 1, prices.fuses_chains))
+                candidates.append(simulated(model, job, biases[job.key], seed + 1, prices.fuses_chains))
                 advance(len(candidates), job.policy)
             candidates.sort(key=lambda one: -one.speedup(prices).mean)
             changes = list(price_changes(candidates, candidates[0], prices))
@@ -185,9 +185,9 @@ def _of_log(source: Path, machine: str, bias: float) -> _Advice:
             raise ValueError(f"{source}: expected drafts of one token or more, got none")
         candidates = sorted(chains_of(log), key=lambda one: -one.speedup(prices).mean)
     changes = [*price_changes(candidates, candidates[0], prices), *chain_changes(log, candidates[0], prices)]
-    kept = ", ".join(f"{log.acceptance(position).mean:.3f}" for position in range(1, log.positions + 1))
+    rates = ", ".join(f"{log.acceptance(position).mean:.3f}" for position in range(1, log.positions + 1))
     notes = [
-        f"{log.engine}: {log.steps.size} requests, {log.skipped} more without counts; kept by position: {kept}",
+        f"{log.engine}: {log.steps.size} requests, {log.skipped} more without counts; kept by position: {rates}",
         f"Acceptance counts cannot answer: {'; '.join(CANNOT)}.",
     ]
     return _Advice(candidates, prices, changes, notes)
@@ -221,7 +221,7 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
         figure("tokens_per_cycle", "tokens\na cycle", ".2f"),
         figure("token_bias", "bias", ".3f"),
     )
-    told = (
+    change_columns = (
         Column("what"),
         Column("change", prose=True),
         figure("speedup", "the answer's\nspeed-up", ".2f", "x"),
@@ -231,7 +231,7 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
     show(
         [
             ResultTable(f"on {machine}, the fastest first", columns, rows),
-            ResultTable("what would change the answer", told, changes),
+            ResultTable("what would change the answer", change_columns, changes),
         ],
         form,
     )

@@ -101,21 +101,21 @@ class RootGroup(TyperGroup):
 
 def own_first(args: Sequence[str]) -> list[str]:
     """Return the arguments with the options of `underpaint` itself moved to the front."""
-    own: list[str] = []
-    left: list[str] = []
-    given = list(args)
-    while given:
-        one = given.pop(0)
+    root_options: list[str] = []
+    others: list[str] = []
+    queue = list(args)
+    while queue:
+        one = queue.pop(0)
         if one == "--":
-            left += [one, *given]
+            others += [one, *queue]
             break
         if one in _FLAGS or one.partition("=")[0] in _WITH_VALUE:
-            own.append(one)
-            if one in _WITH_VALUE and given:
-                own.append(given.pop(0))
+            root_options.append(one)
+            if one in _WITH_VALUE and queue:
+                root_options.append(queue.pop(0))
         else:
-            left.append(one)
-    return own + left
+            others.append(one)
+    return root_options + others
 
 
 _NAME = "underpaint"
@@ -129,8 +129,8 @@ app = Commands(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(value: bool) -> None:
+    if value:
         import underpaint
 
         typer.echo(f"underpaint {underpaint.__version__}")

@@ -194,9 +194,9 @@ def certify(
             if case is not None:
                 _replay(case, opened, effort, spec)
                 return
-            found = judged(opened, kind, only_chains, cases, seed, effort, shrink_seconds, seconds, bound)
-        failed = found.verdict in ("biased", "faulty") or (strict and found.count("boundary") > 0)
-        _report(found, one, json_file, place if failed and not code else None)
+            certificate = judged(opened, kind, only_chains, cases, seed, effort, shrink_seconds, seconds, bound)
+        failed = certificate.verdict in ("biased", "faulty") or (strict and certificate.count("boundary") > 0)
+        _report(certificate, one, json_file, place if failed and not code else None)
         code = NOT_LOSSLESS if failed else code
     if code:
         raise typer.Exit(code)
@@ -213,11 +213,11 @@ def _check_first_call(spec: "Spec", opened: "Verifier", drawn: "Drawn", chain: b
 
 def _read_promise(text: str) -> tuple[tuple[tuple[str, float], ...], float | None]:
     """Parse "tv<=0.1" or "name=value, name=value: tv<=0.1" into settings and bound; ValueError for other text."""
-    told, colon, claim = text.rpartition(":")
+    settings_text, colon, claim = text.rpartition(":")
     claim = "".join(claim.split())
     try:
         settings = []
-        for part in told.split(",") if colon else ():
+        for part in settings_text.split(",") if colon else ():
             name, value = part.split("=")
             settings.append((name.strip(), float(value)))
         if not claim.startswith("tv<=") or not 0.0 <= float(claim[4:]) <= 1.0:
@@ -229,7 +229,7 @@ def _read_promise(text: str) -> tuple[tuple[tuple[str, float], ...], float | Non
         ) from None
 
 
-def _report(found: "Certificate", spec: "Spec", json_file: Path | None, place: Path | None) -> None:
+def _report(certificate: "Certificate", spec: "Spec", json_file: Path | None, place: Path | None) -> None:
     """Print a certificate; also write it to `json_file`, and its smallest failing case to `place`, if given."""
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import with_envelope
@@ -241,25 +241,27 @@ def _report(found: "Certificate", spec: "Spec", json_file: Path | None, place: P
 
     machine, command = describe_machine(), typed_command()
     if json_file is not None:
-        values = {"verifier": _spec_to_dict(spec), **found.to_dict()}
+        values = {"verifier": _spec_to_dict(spec), **certificate.to_dict()}
         write_json(json_file, with_envelope("certify", machine, command, values))
     as_text = Format.json if json_file == STANDARD_OUTPUT else Format.table
-    typer.echo("\n".join(certificate_lines(found, spec.target, dict(spec.settings))), err=json_file == STANDARD_OUTPUT)
+    typer.echo(
+        "\n".join(certificate_lines(certificate, spec.target, dict(spec.settings))), err=json_file == STANDARD_OUTPUT
+    )
     if place is None:
         return
-    first = found.first
+    first = certificate.first
     if place.suffix == SCRIPTED_SUFFIX:
         with bad_input():
-            text = script(first.case, first.measured, spec.target, interface_of(spec), found.cycles)
+            text = script(first.case, first.measured, spec.target, interface_of(spec), certificate.cycles)
         write_beside(place, text.encode())
         note(f"the case is in {place}; again with: python {place}", as_text)
         return
     values = {
         "verifier": {**_spec_to_dict(spec), "target": with_whole_path(spec.target)},
         "case": first.case.to_dict(),
-        "cycles": found.cycles,
+        "cycles": certificate.cycles,
         "finding": finding_to_dict(first.measured),
-        "looks_like": found.to_dict()["looks_like"],
+        "looks_like": certificate.to_dict()["looks_like"],
     }
     write_beside(place, _as_json(with_envelope("certify-case", machine, command, values)))
     note(f"the case is in {place}; again with: {_replay_command(place, spec)}", as_text)
@@ -284,10 +286,10 @@ def _trees(spec: "Spec", drawn: str | None, chain: bool) -> "tuple[Drawn, bool]"
     from underpaint.sim.certify.adapters import drawn_by, needs_chain
 
     kind = drawn or drawn_by(spec)
-    for known in DRAWN:
-        if kind == known:
-            spec.check_drawn(known)
-            return known, chain or needs_chain(spec)
+    for choice in DRAWN:
+        if kind == choice:
+            spec.check_drawn(choice)
+            return choice, chain or needs_chain(spec)
     raise ValueError(f"--drawn: expected one of {', '.join(DRAWN)}, got {kind!r}")
 
 
@@ -296,29 +298,31 @@ def _read_case(path: Path, named: "Spec | None") -> "tuple[VerifierCase, Spec, i
     from underpaint.sim.certify.adapters import Spec
     from underpaint.sim.certify.case import case_from_dict
 
-    found = read_results(path)
-    if found["kind"] != "certify-case":
-        raise ValueError(f"{path}: expected a failing case that certify wrote, got results of kind '{found['kind']}'")
-    told = found["verifier"]
+    record = read_results(path)
+    if record["kind"] != "certify-case":
+        raise ValueError(f"{path}: expected a failing case that certify wrote, got results of kind '{record['kind']}'")
+    verifier = record["verifier"]
     spec = named or Spec(
-        told["target"],
-        told.get("interface", "function"),
-        told.get("seeds", False),
-        told.get("bits"),
-        tuple(told.get("settings", {}).items()),
+        verifier["target"],
+        verifier.get("interface", "function"),
+        verifier.get("seeds", False),
+        verifier.get("bits"),
+        tuple(verifier.get("settings", {}).items()),
     )
-    return case_from_dict(found["case"]), spec, found.get("cycles", 1)
+    return case_from_dict(record["case"]), spec, record.get("cycles", 1)
 
 
 def _replay(case: "VerifierCase", opened: "Verifier", effort: "Effort", spec: "Spec") -> None:
     from underpaint.sim.certify.measure import find_bits, measure
     from underpaint.sim.certify.report import case_lines, finding_lines
 
-    found = measure(case, opened, replace(effort, bits=effort.bits or find_bits(opened, case)))
-    shown = {"lossless": "lossless", "boundary": "lossless but for a boundary"}.get(found.kind, found.kind)
-    typer.echo(f"{spec.target}: {shown} on this case")
-    typer.echo("\n".join((*case_lines(case, found), *finding_lines(found))))
-    if found.kind in ("biased", "faulty"):
+    measurement = measure(case, opened, replace(effort, bits=effort.bits or find_bits(opened, case)))
+    verdict = {"lossless": "lossless", "boundary": "lossless but for a boundary"}.get(
+        measurement.kind, measurement.kind
+    )
+    typer.echo(f"{spec.target}: {verdict} on this case")
+    typer.echo("\n".join((*case_lines(case, measurement), *finding_lines(measurement))))
+    if measurement.kind in ("biased", "faulty"):
         raise typer.Exit(NOT_LOSSLESS)
 
 

@@ -49,26 +49,26 @@ def certify_live(
         live.check(None, None, None, "cpu")
         side = live.grid or DEFAULT_GRID
         grid = Grid.read(side if "x" in side else f"{side}x{side}")
-        own = replace(live, grid=None, dtype="float32" if live.dtype == "auto" else live.dtype)
-        small = SmallPictures(own.open(), grid, 2 if top_k is None else top_k)
+        live_options = replace(live, grid=None, dtype="float32" if live.dtype == "auto" else live.dtype)
+        small = SmallPictures(live_options.open(), grid, 2 if top_k is None else top_k)
         temperature = small.sampling.temperature
         (plain,) = build_methods(small.pipeline, named_variants(("ar",), {}), temperature, PAPER)
         rows = small.judge(plain, build_methods(small.pipeline, variants, temperature, PAPER))
-    shown = [{**asdict(row), "verdict": _verdict(row.promises, row.lossless)} for row in rows]
+    table_rows = [{**asdict(row), "verdict": _verdict(row.promises, row.lossless)} for row in rows]
     values = {
         "grid": list(grid),
         "sampling": asdict(small.sampling),
         "random_drafter": small.drafter_is_random,
         "model": small.pipeline.fingerprint(),
         "rounding": ROUNDING,
-        "rows": shown,
+        "rows": table_rows,
     }
     if not told_as_json(json_file, {"command": typed_command(), "machine": describe_machine(), **values}):
         columns = (
             *(Column("method"), Column("verdict"), figure("bias", "total variation", ".1e")),
             *(figure("pictures", "pictures", ",d"), figure("runs", "courses", ",d")),
         )
-        show([ResultTable(f"{small.pipeline.title()}, {small.sampling.top_k} codes a cell", columns, shown)], form)
+        show([ResultTable(f"{small.pipeline.title()}, {small.sampling.top_k} codes a cell", columns, table_rows)], form)
         if small.drafter_is_random:
             typer.echo("drafts are a random drafter's: a lossless method keeps the distribution with any", err=True)
     return all(row.lossless for row in rows if row.promises)

@@ -149,13 +149,13 @@ def compare(
         usual = LIVE_METHODS if live.live is not None else DEVICE_METHODS if backend == DEVICE else DEFAULT_METHODS
         listed = usual if methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(listed) if backend != DEVICE or name != EAGER))
-        asked = named_variants(names, settings_by_method(options.setting or [], names))
-        options.check_settings(asked)
+        variants = named_variants(names, settings_by_method(options.setting or [], names))
+        options.check_settings(variants)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models, live, on_device=True, device=device.device)
         chosen = choose(pipeline, prompts or [], prompt_options)
-        plan = options.plan(pipeline, sampling, asked, chosen)
+        plan = options.plan(pipeline, sampling, variants, chosen)
         on_device = None
         if backend == DEVICE:
             on_device = plan_on_device(pipeline, plan.methods, sampling, device, plan.conditions)
@@ -173,8 +173,8 @@ def compare(
         check_json(figures)
         log, replays = run.open_log(out, fresh=fresh), ReplayLog(out, run.to_dict())
         gallery = out / GALLERY
-        kept = {"the record of drawings": log.path, "the replays": replays.path, "the gallery": gallery}
-        check_apart({**kept, "--json": figures})
+        outputs = {"the record of drawings": log.path, "the replays": replays.path, "the gallery": gallery}
+        check_apart({**outputs, "--json": figures})
         check_replaceable("the gallery", gallery)
         if figures != STANDARD_OUTPUT:
             check_replaceable("the figures", figures, "json")

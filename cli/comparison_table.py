@@ -44,10 +44,10 @@ def print_rows(
     show([ResultTable(title, _columns(judge is not None, reported, on_device), rows)], form)
     if any(row.speedup_over_eager is not None for row in reported):
         note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
-    own = None if judge is None else judge.reference.accuracy.get(MAIN_ACCURACY)
-    if judge is not None and own is not None:
+    accuracy = None if judge is None else judge.reference.accuracy.get(MAIN_ACCURACY)
+    if judge is not None and accuracy is not None:
         what = MAIN_ACCURACY.replace("_", " ")
-        note(f"The judge itself reads {own:.3f} of real scenes right ({what}).", form)
+        note(f"The judge itself reads {accuracy:.3f} of real scenes right ({what}).", form)
     if curve is not None:
         note(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).", form)
         plain = next((row.target_ms_per_cycle for row in reported if row.method == BASELINE), None)

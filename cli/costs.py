@@ -120,9 +120,9 @@ def _curve(
         return None
     unfinished = "stopped: the cost curve is not finished; the same command continues it"
     with on_interrupt(lambda: unfinished):
-        kept = None if renew else kept_curve(pipeline, sampling)
-        if kept is not None and not full:
-            return kept
+        curve = None if renew else kept_curve(pipeline, sampling)
+        if curve is not None and not full:
+            return curve
         with progress("measuring what passes cost on this machine, once") as advance:
             return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
 

@@ -156,7 +156,7 @@ def draw_on_device(
         bad_input(EngineError, DeviceError),
         progress("drawing", len(pictures)) as advance,
     ):
-        wanted = [ImageTask(one.condition, one.seed) for one in pictures]
+        tasks = [ImageTask(one.condition, one.seed) for one in pictures]
 
         def watch(cells: list[int]) -> None:
             advance(finished, f"{span(cells)} of {device.pipeline.grid.cells} cells")
@@ -166,7 +166,7 @@ def draw_on_device(
                 times = f"{drafted:.3f} s per picture by {method.name}, {undrafted:.3f} s by plain autoregression"
                 typer.echo(f"{times}: the other pictures are drawn by {faster}", err=True)
 
-        for number, outcome in draw_by_faster(device.open(), method, plain, sampling, wanted, watch, report):
+        for number, outcome in draw_by_faster(device.open(), method, plain, sampling, tasks, watch, report):
             one = pictures[number]
             if isinstance(outcome, Drawing):
                 finish(one, outcome)

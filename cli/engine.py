@@ -144,8 +144,8 @@ def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
             typer.echo(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB, beside {located.manifest.name}'s weights")
 
 
-def _build_for_device(folder: Path, builder: "EngineBuilder", asked: ForDevice) -> None:
-    """Build engines of layers and heads for the methods' passes, in batches of 1 to `asked.batch` images."""
+def _build_for_device(folder: Path, builder: "EngineBuilder", options: ForDevice) -> None:
+    """Build engines of layers and heads for the methods' passes, in batches of 1 to `options.batch` images."""
     with imported("cpu" if builder.gpu == "any" else "cuda"):
         from underpaint.runtime.device.folder import FolderModels
         from underpaint.runtime.device.forms import form_of
@@ -156,19 +156,19 @@ def _build_for_device(folder: Path, builder: "EngineBuilder", asked: ForDevice) 
     from underpaint.runtime.evaluation.comparison import build_methods, named_variants, with_baseline
     from underpaint.runtime.methods.registry import usual_preset
 
-    names = with_baseline(read_names(asked.for_device or ""))
+    names = with_baseline(read_names(options.for_device or ""))
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)
-    sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
-    own = settings_by_method(asked.setting or [], names)
-    preset = usual_preset(pipeline) if asked.preset is None else read_preset(asked.preset)
+    sampling = read_sampling(options.temperature, options.guidance, None, None, pipeline)
+    settings = settings_by_method(options.setting or [], names)
+    preset = usual_preset(pipeline) if options.preset is None else read_preset(options.preset)
     check_preset(preset, pipeline)
-    methods = build_methods(pipeline, named_variants(names, own), sampling.temperature, preset)
+    methods = build_methods(pipeline, named_variants(names, settings), sampling.temperature, preset)
     models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     forms = [form_of(method, sampling, pipeline.grid) for method in methods]
-    for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):
+    for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, options.batch, rows), strict=True):
         if passes.layers:
             parts = part_of(decoder.name, LAYERS, device=True), part_of(decoder.name, HEAD, device=True)
-            for path, record in build_plans(decoder, passes, builder, (rows, rows * asked.batch), parts):
+            for path, record in build_plans(decoder, passes, builder, (rows, rows * options.batch), parts):
                 _tell(path, record)
 
 

@@ -39,10 +39,10 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        said = _told(error) if isinstance(error, OSError) and error.errno in _TOLD else error
+        message = _told(error) if isinstance(error, OSError) and error.errno in _TOLD else error
         if not _refuses_settings(error):
-            said = plugin_error(error) or said
-        typer.echo(f"error: {said}", err=True)
+            message = plugin_error(error) or message
+        typer.echo(f"error: {message}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
@@ -126,13 +126,13 @@ def _memory_told(what: str) -> str:
 
 def _told(error: OSError) -> str:
     """Return the machine's limit and a remedy, unless the message already has one."""
-    said = str(error.strerror or error)
+    reason = str(error.strerror or error)
     if error.errno == errno.ENOMEM:
-        return _memory_told(said)
+        return _memory_told(reason)
     if error.errno in _FILES:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"{said}: this process may have {most} open at once and needs more; raise that with `ulimit -n 1024`"
-    if "make room" in said:
-        return said
+        return f"{reason}: this process may have {most} open at once and needs more; raise that with `ulimit -n 1024`"
+    if "make room" in reason:
+        return reason
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{said}; make room there, or choose another place for the output. What was finished before is kept"
+    return f"{where}{reason}; make room there, or choose another place for the output. What was finished before is kept"

@@ -58,15 +58,15 @@ def exact(
     with bad_input():
         _require_rule(rule)
         settings = read_settings(f"rule '{rule}'", RULES[rule].make, setting or [], GIVEN_BY_ENGINE)
-        own: dict[str, Any] = {}
+        policy_settings: dict[str, Any] = {}
         if policy is not None:
-            own = dict(read_settings(f"policy '{policy}'", POLICIES[policy].make, policy_setting or []))
+            policy_settings = dict(read_settings(f"policy '{policy}'", POLICIES[policy].make, policy_setting or []))
         elif policy_setting:
             raise ValueError("--set-policy needs --policy; name the policy that has the setting")
         MODELS[model]
         check_json(json_file)
         with answers_within(timeout):
-            report = exact_report(rule, model, policy, settings, own, max_nodes)
+            report = exact_report(rule, model, policy, settings, policy_settings, max_nodes)
     plain = {**report._asdict(), "keeps_promise": keeps_promise(report)}
     plain["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
     if told_as_json(json_file, plain):

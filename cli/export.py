@@ -28,9 +28,9 @@ _PUBLISHED = "A published checkpoint, with --kind"
 _OWN = "Checkpoints of this project's own recipes, without --kind"
 
 
-def _published(told: str, *names: str, least: int | None = None) -> Any:
+def _published(help_text: str, *names: str, least: int | None = None) -> Any:
     """Return an option of published checkpoints, shown in their panel of the help."""
-    return typer.Option(*names, help=told, min=least, rich_help_panel=_PUBLISHED)
+    return typer.Option(*names, help=help_text, min=least, rich_help_panel=_PUBLISHED)
 
 
 Heads = Annotated[
@@ -144,18 +144,18 @@ def export(
             raise ValueError(f"--kind exports one checkpoint: expected its file, folder or hub name, got {named}")
         if out is None:
             raise ValueError("--kind needs --out, a folder for the models")
-        own = {"--runs": runs is not None, "--guidance": guidance is not None}
-        for option in (name for name, asked in own.items() if asked):
+        own_options = {"--runs": runs is not None, "--guidance": guidance is not None}
+        for option in (name for name, is_set in own_options.items() if is_set):
             raise ValueError(f"{option} works only with this project's own checkpoints; leave out {option}, or --kind")
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
             raise ValueError("expected both --target and --target-kind, got one; add the other, or leave both out")
         pair = None if target is None or target_kind is None else (target_kind, find(target))
-        asked = (kind, find(given[0]), precision, options, pair, options, neighbours, eight_bits)
-        written = export_checkpoint(Request(*asked), out)
-    for found in written:
-        _tell(found)
+        arguments = (kind, find(given[0]), precision, options, pair, options, neighbours, eight_bits)
+        written = export_checkpoint(Request(*arguments), out)
+    for manifest in written:
+        _tell(manifest)
     typer.echo(f"{out}: check with `underpaint check {out}`, build with `underpaint engine {out}`")
 
 
@@ -164,13 +164,13 @@ def _export_trained(names: tuple[str, ...], runs: Path | None, out: Path | None,
     from underpaint.export.trained_models import export_all
 
     folder = out or OUT
-    with bad_input(), stages() as told:
+    with bad_input(), stages() as report_stage:
         check_folder_writable(folder)
-        written = export_all(runs or RUNS, folder, names, told, guidance)
-    for found in written:
-        _tell(found)
-    files = {found.weights.file: found.weights.bytes for found in written if found.weights}
-    total = sum(found.bytes for found in written) + sum(files.values())
+        written = export_all(runs or RUNS, folder, names, report_stage, guidance)
+    for manifest in written:
+        _tell(manifest)
+    files = {manifest.weights.file: manifest.weights.bytes for manifest in written if manifest.weights}
+    total = sum(manifest.bytes for manifest in written) + sum(files.values())
     typer.echo(f"in all {total / 2**20:.2f} MiB in {folder}")
 
 
@@ -182,9 +182,9 @@ def _refuse_options_of_kind(context: typer.Context) -> None:
             raise ValueError(f"{option.opts[0]} needs --kind, the kind of the checkpoint; add it")
 
 
-def _tell(found: "Manifest") -> None:
-    worst = max(found.parity.values(), default=0.0)
-    typer.echo(f"{found.file}: {found.bytes / 2**20:.2f} MiB, largest difference from torch {worst:.2g}")
+def _tell(manifest: "Manifest") -> None:
+    worst = max(manifest.parity.values(), default=0.0)
+    typer.echo(f"{manifest.file}: {manifest.bytes / 2**20:.2f} MiB, largest difference from torch {worst:.2g}")
 
 
 def _read_grid(text: str | None) -> tuple[int | None, int | None]:

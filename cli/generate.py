@@ -184,8 +184,8 @@ def generate(
         session, opened = first, conditions[0]
         if batches is not None:
             tasks = [ImageTask(one.condition, one.seed) for one in pictures]
-            drawn = batches.draw(lambda: build_method(method, config, tables), sampling, tasks)
-            yield from ((pictures[number], drawing) for number, drawing in drawn)
+            numbered_drawings = batches.draw(lambda: build_method(method, config, tables), sampling, tasks)
+            yield from ((pictures[number], drawing) for number, drawing in numbered_drawings)
             return
         for one in pictures:
             if one.condition is not opened:

@@ -103,7 +103,7 @@ class LiveOptions(LiveModelOptions):
         on_device: whether the command accepts --backend device.
         """
         if self.live is None:
-            own = {
+            live_options = {
                 "--family": self.family,
                 "--grid": self.grid,
                 "--drafter": self.drafter,
@@ -111,7 +111,7 @@ class LiveOptions(LiveModelOptions):
                 "--verify-near-ties": self.verify_near_ties,
                 "--compile": self.compile or None,
             }
-            alone = [name for name, value in own.items() if value is not None]
+            alone = [name for name, value in live_options.items() if value is not None]
             if alone:
                 raise ValueError(
                     f"{', '.join(alone)}: expected a live model, got none; name its folder with --live, or leave these "
@@ -164,8 +164,8 @@ class LiveOptions(LiveModelOptions):
         folder = str(self.live.absolute())
         processor = None if self.tokenizer is None else str(self.tokenizer.absolute())
         ties, compiled = self.verify_near_ties, self.compile
-        given = (folder, family, self.grid, drafter, self.dtype, ties, processor, threads)
-        return LiveSource(*given, compiled=compiled, device=device)
+        arguments = (folder, family, self.grid, drafter, self.dtype, ties, processor, threads)
+        return LiveSource(*arguments, compiled=compiled, device=device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,11 +225,11 @@ def check_preset(preset: "str | PresetFile", pipeline: "OpenModels") -> None:
 
 def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
     """Describe the sampling for table titles: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
-    kept = f"top-k {sampling.top_k:,} of" if sampling.top_k else "all"
+    top_k = f"top-k {sampling.top_k:,} of" if sampling.top_k else "all"
     if sampling.top_k >= vocab_size:
-        kept = f"top-k {sampling.top_k:,}, which keeps all"
+        top_k = f"top-k {sampling.top_k:,}, which keeps all"
     cut = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
-    return f"temperature {sampling.temperature:g}, {kept} {vocab_size:,} codes{cut}, guidance {sampling.guidance:g}"
+    return f"temperature {sampling.temperature:g}, {top_k} {vocab_size:,} codes{cut}, guidance {sampling.guidance:g}"
 
 
 def read_names(text: str) -> tuple[str, ...]:
@@ -278,8 +278,8 @@ def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str,
     for setting in settings:
         method, dot, rest = setting.partition(".")
         if not dot or method not in names:
-            known = suggest(method, names) if names else "name one there"
-            raise ValueError(f"--set {setting}: expected method.name=value with a method of --methods; {known}")
+            hint = suggest(method, names) if names else "name one there"
+            raise ValueError(f"--set {setting}: expected method.name=value with a method of --methods; {hint}")
         by_method[method].append(rest)
     return by_method
 
@@ -296,17 +296,23 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     Fields are declared like options: annotated, with a default. Other parameters do not change.
     """
-    own = signature(command).parameters
-    groups: dict[str, Any] = {name: given.annotation for name, given in own.items() if is_dataclass(given.annotation)}
+    parameters = signature(command).parameters
+    groups: dict[str, Any] = {
+        name: parameter.annotation for name, parameter in parameters.items() if is_dataclass(parameter.annotation)
+    }
     fields = {name: signature(group).parameters for name, group in groups.items()}
-    shown = [option for name, given in own.items() for option in (fields[name].values() if name in groups else [given])]
+    options = [
+        option
+        for name, parameter in parameters.items()
+        for option in (fields[name].values() if name in groups else [parameter])
+    ]
 
     @wraps(command)
-    def called(**given: Any) -> None:
+    def called(**values: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{option: given.pop(option) for option in fields[name]})
-        command(**given)
+            values[name] = group(**{option: values.pop(option) for option in fields[name]})
+        command(**values)
 
-    by_name = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in shown]
+    by_name = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
     called.__dict__["__signature__"] = Signature(by_name)
     return called

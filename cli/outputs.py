@@ -108,10 +108,10 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse old option names, and numbers that only Python accepts: 1_000, other scripts, 1e-400."""
-        given, _, _ = self._parsed(ctx, args)
+        values, _, _ = self._parsed(ctx, args)
         for option in self.params:
             read = _reader_of(option)
-            value = given.get(option.name)
+            value = values.get(option.name)
             for text in (value if isinstance(value, list | tuple) else [value]) if read is not None else ():
                 if isinstance(text, str):
                     _check_number(option, text, ctx)
@@ -181,11 +181,11 @@ class Commands(typer.Typer):
 
 def check_outputs(ctx: Any) -> None:
     """Raise ValueError if an output of the command is also one of its inputs, or a file that it must not replace."""
-    given: Mapping[str, Any] = ctx.params
+    values: Mapping[str, Any] = ctx.params
     outputs: list[tuple[str, Path, Output]] = []
     inputs: dict[Path, str] = {}
     for option in ctx.command.params:
-        value, read = given.get(option.name), output_of(option)
+        value, read = values.get(option.name), output_of(option)
         called = option.opts[0] if option.opts[0].startswith("-") else option.name.upper()
         if read is None:
             inputs |= dict.fromkeys(_named_files(value), called)

@@ -109,6 +109,6 @@ def _drawing(spec: "FigureSpec", source: Path, machine: str | None, model: str |
     return partial(spec.draw, chosen, machine or next(iter(lines[0]["speedup"])))
 
 
-def _check_one_of(option: str, value: str | None, known: "dict[str, Any]") -> None:
-    if value is not None and value not in known:
-        raise ValueError(f"{option}: expected one of {', '.join(known)}, got {value!r}")
+def _check_one_of(option: str, value: str | None, choices: "dict[str, Any]") -> None:
+    if value is not None and value not in choices:
+        raise ValueError(f"{option}: expected one of {', '.join(choices)}, got {value!r}")

@@ -32,11 +32,11 @@ def prompts(
         _check_grammar(models)
     if random is not None:
         rng = np.random.default_rng(seed)
-        drawn = [sample_textured(rng).caption() for _ in range(random)]
+        captions = [sample_textured(rng).caption() for _ in range(random)]
         if form is Format.table:  # one per line, for pipes
-            typer.echo("\n".join(drawn))
+            typer.echo("\n".join(captions))
         else:
-            show([ResultTable("", [Column("prompt")], [{"prompt": text} for text in drawn])], form)
+            show([ResultTable("", [Column("prompt")], [{"prompt": text} for text in captions])], form)
         return
     rows = [{"slot": name, "words": ", ".join(words), "count": len(words)} for name, words in TYPED_WORDS.items()]
     columns = (Column("slot"), Column("count", right=True), Column("words", prose=True))

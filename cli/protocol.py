@@ -125,8 +125,8 @@ def protocol(
         pipeline = models.open(live)
         samplings = [models.sampling(heat, pipeline) for heat in TEMPERATURES]
         judge = judge_of(pipeline)
-        asked = measure or ("log-likelihood" if judge is None else "judge")
-        bound = None if chosen is not None else read_bound(WITHIN if within is None else within, asked)
+        quality_measure = measure or ("log-likelihood" if judge is None else "judge")
+        bound = None if chosen is not None else read_bound(WITHIN if within is None else within, quality_measure)
         if chosen is not None:
             check_preset(chosen, pipeline)
         to_tune, to_report, source = _prompts(pipeline, prompt_options, sizes, (TUNE_SKIP, REPORT_SKIP), chosen is None)
@@ -139,9 +139,9 @@ def protocol(
             note(f"left out: {label}: {why}", form)
         tuning = None
         if chosen is None:
-            held = [name for name in names if any(one.name == name for one in first.entries)]
+            entry_names = [name for name in names if any(one.name == name for one in first.entries)]
             tuning = Tuning.of(
-                pipeline, held, samplings, to_tune, bound, judge, tables, candidates, tuned, named=methods != ALL
+                pipeline, entry_names, samplings, to_tune, bound, judge, tables, candidates, tuned, named=methods != ALL
             )
         log = first.run.open_log(out if tuning is None else out / "first")
         drawer = ThisProcess(first.drawer())
@@ -151,9 +151,9 @@ def protocol(
     if not no_draw:
         draw_run(first.jobs(1), log, drawer, what="the first round")
     with bad_input():
-        whole, budget, told = fit_protocol(first, log, hours, tuning, 0.0 if pieces is None else SHARE)
+        whole, budget, message = fit_protocol(first, log, hours, tuning, 0.0 if pieces is None else SHARE)
     if not no_draw:
-        note(told, form)
+        note(message, form)
     if estimate:
         return
     about = {
@@ -190,35 +190,38 @@ def protocol(
 
 
 def _prompts(
-    pipeline: Any, asked: PromptOptions, sizes: Any, skips: tuple[int, int], tunes: bool
+    pipeline: Any, prompt_options: PromptOptions, sizes: Any, skips: tuple[int, int], tunes: bool
 ) -> "tuple[Any, Any, Mapping[str, Any]]":
     """Return the prompts for tuning, those for the report, and the file that they come from.
 
     The first prompts of a file are for tuning, and the next ones for the report; ValueError if it has too few.
     """
-    if asked.prompts_file is None:
-        own = pipeline.folder_models()
-        if asked.prompts_count is not None or asked.prompts_skip:
+    if prompt_options.prompts_file is None:
+        folder_models = pipeline.folder_models()
+        if prompt_options.prompts_count is not None or prompt_options.prompts_skip:
             raise ValueError("the protocol chooses its prompts; pass --prompts-scale for fewer, or --prompts FILE")
         from underpaint.zoo.load import takes_grammar
 
-        if own is None or not takes_grammar(own.index):
+        if folder_models is None or not takes_grammar(folder_models.index):
             raise ValueError(
                 f"these models have no built-in prompts; name a file of {sizes.tune + sizes.tuned} prompts or more: "
                 "--prompts FILE"
             )
         ranges = [(sizes.tune, skips[0]), (sizes.tuned, skips[1])]
-        sets = [choose(pipeline, (), replace(asked, prompts_count=count, prompts_skip=skip)) for count, skip in ranges]
+        sets = [
+            choose(pipeline, (), replace(prompt_options, prompts_count=count, prompts_skip=skip))
+            for count, skip in ranges
+        ]
         return sets[0].conditions, sets[1].conditions, {}
-    found = choose(pipeline, (), asked)
+    chosen = choose(pipeline, (), prompt_options)
     needed = (sizes.tune if tunes else 0) + sizes.tuned
-    if len(found.conditions) < needed:
+    if len(chosen.conditions) < needed:
         raise ValueError(
-            f"--prompts: expected at least {needed} prompts, got {len(found.conditions)}; name a file of more, or pass "
-            "a smaller --prompts-scale"
+            f"--prompts: expected at least {needed} prompts, got {len(chosen.conditions)}; name a file of more, or "
+            "pass a smaller --prompts-scale"
         )
     cut = sizes.tune if tunes else 0
-    return found.conditions[:cut], found.conditions[cut:needed], found.source
+    return chosen.conditions[:cut], chosen.conditions[cut:needed], chosen.source
 
 
 def _report(

@@ -31,9 +31,9 @@ def validate(paths: Files, form: FormatOption = Format.table) -> None:
     from underpaint.artifacts.results import VERSION, read_results
 
     with bad_input():
-        found = [(path, read_results(path)) for path in paths]
+        records = [(path, read_results(path)) for path in paths]
     columns = (Column("file"), Column("kind"), Column("version", right=True))
-    rows = [{"file": str(path), "kind": one["kind"], "version": VERSION} for path, one in found]
+    rows = [{"file": str(path), "kind": one["kind"], "version": VERSION} for path, one in records]
     show([ResultTable("as the schema says", columns, rows)], form)
 
 
@@ -60,7 +60,7 @@ def rank(
     if told_as_json(json_file, rows):
         return
     about = [{name: value for name, value in side.items() if name not in ("of", "rows")} for side in sides]
-    shown = [
+    table_rows = [
         {
             **row,
             **{f"{side}_{name}": value for side, one in row["sides"].items() for name, value in (one or {}).items()},
@@ -84,7 +84,7 @@ def rank(
         ResultTable(
             f"temperature {heat:g}",
             (Column("method"), Column("lossless", "loss-\nless"), *figures),
-            [row for row in shown if row["temperature"] == heat],
+            [row for row in table_rows if row["temperature"] == heat],
         )
         for heat in heats
     ]

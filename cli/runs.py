@@ -139,14 +139,14 @@ def draw_run(
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.drawer import draw_missing
 
-    left = sum(key not in log for key in keys)
+    missing = sum(key not in log for key in keys)
     # Another process that writes the log, or a tree too large for the engine's passes, shows only while drawing.
     with (
         on_interrupt(
             lambda: continues(f"{len(log)}{'' if size is None else f' of {size}'} drawings are done", log.path)
         ),
         bad_input(RunLogInUse, OtherRun, EngineError, WorkerError),
-        progress(what if left else f"{what}: nothing left to draw", len(keys), len(keys) - left) as advance,
+        progress(what if missing else f"{what}: nothing left to draw", len(keys), len(keys) - missing) as advance,
     ):
 
         def report(state: "RunProgress") -> None:

@@ -90,13 +90,13 @@ def sweep(
         options.checked_temperature()
         once = list(dict.fromkeys([BASELINE, *read_names(methods)]))
         usual = DEFAULT_VARY if live.live is None else LIVE_VARY
-        asked = variants(vary or usual, options.setting or (), once)
-        options.check_settings(asked)
+        all_variants = variants(vary or usual, options.setting or (), once)
+        options.check_settings(all_variants)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models, live)
         judge, chosen = judge_of(pipeline), choose(pipeline, (), prompt_options)
-        plan = options.plan(pipeline, sampling, asked, chosen)
+        plan = options.plan(pipeline, sampling, all_variants, chosen)
         check_opens(pipeline, plan)
         plan = options.with_costs(plan, pipeline)
         run = RunPlan.of(pipeline, plan, judge, prompts_file=chosen.source)
@@ -111,9 +111,9 @@ def sweep(
     report = make_report(run, log, likelihood=judge is None)
     plain = {**to_results(run, report, typed_command(), curve), "kind": "sweep"}
     del plain["acceptance_per_cell"]
-    plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
+    plain["rows"] = rows_to_dict(report.rows, all_variants, plain["rows"])
     title = f"{title_of(run.models[0])}, {plan.images} images each"
-    write_pareto(plot, report.rows, asked, title)
+    write_pareto(plot, report.rows, all_variants, title)
     if told_as_json(figures, plain):
         return
     print_rows(report.rows, judge, title, curve, form)

@@ -279,8 +279,8 @@ class _Lines:
     def _say(self, done: int, what: str = "") -> None:
         self._last = time.monotonic()
         took, steps = self._last - self._started, done - self._first
-        left = f", about {took / steps * (self._total - done):.0f} s left" if self._total and steps > 0 else ""
-        counted = f": {self._told(done, self._total)}{left}" if self._total else ""
+        estimate = f", about {took / steps * (self._total - done):.0f} s left" if self._total and steps > 0 else ""
+        counted = f": {self._told(done, self._total)}{estimate}" if self._total else ""
         now = f" ({' '.join(what.split())})" if what else ""
         typer.echo(f"{self._what}{counted}{now}", err=True)
 
@@ -332,7 +332,7 @@ def _parts(one: ResultTable, width: int) -> Iterator[Table]:
             groups.append([])
         groups[-1].append(at)
     for turn, group in enumerate(groups):
-        shown = Table(
+        table = Table(
             title=one.title if turn == 0 else None,
             title_justify="left",
             title_style="bold",
@@ -342,7 +342,7 @@ def _parts(one: ResultTable, width: int) -> Iterator[Table]:
         for at in (0, *group):
             column = one.columns[at]
             width_of: dict[str, Any] = {"min_width": least[at]} if column.prose else {"no_wrap": True}
-            shown.add_column(column.heading, justify="right" if column.right else "left", overflow="fold", **width_of)
+            table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold", **width_of)
         for row in cells:
-            shown.add_row(*(row[at] for at in (0, *group)))
-        yield shown
+            table.add_row(*(row[at] for at in (0, *group)))
+        yield table

@@ -148,10 +148,10 @@ def tune(
             pipeline, names, samplings, conditions, bound, judge, tables, candidates, out, named=methods != ALL
         )
         about = {"skip": prompt_options.prompts_skip, "count": len(chosen.conditions), **chosen.source}
-    found = run_tuning(tuning, about, form)
-    show([found_table(found, bound)], form)
-    if found.methods:
-        named = ",".join(found.methods)
+    preset_file = run_tuning(tuning, about, form)
+    show([found_table(preset_file, bound)], form)
+    if preset_file.methods:
+        named = ",".join(preset_file.methods)
         then = f"underpaint compare --preset {preset} --methods {named} --prompts-skip {about['skip'] + count}"
         note_files((preset,), f"{then} reports them on other prompts", form)
 
@@ -161,10 +161,10 @@ def read_bound(within: float | None, measure: str) -> "QualityBound | None":
     from underpaint.algos.registry import suggest
     from underpaint.runtime.protocol.settings_search import MEASURES, QualityBound
 
-    known = next((one for one in MEASURES if one == measure), None)
-    if known is None:
+    choice = next((one for one in MEASURES if one == measure), None)
+    if choice is None:
         raise ValueError(f"--measure: there is no '{measure}'; {suggest(measure, MEASURES)}")
-    return None if within is None else QualityBound(known, within)
+    return None if within is None else QualityBound(choice, within)
 
 
 def read_temperatures(text: str) -> tuple[float, ...]:
@@ -243,10 +243,10 @@ def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "Pres
             ) -> None:
                 draw_run(keys, log, workers, what=f"temperature {heat:g}, {what}")
 
-            found = search.select(log, draw)
-            if found is None:
+            selection = search.select(log, draw)
+            if selection is None:
                 note(f"{name} is left out at temperature {heat:g}: none of its settings is within the bound", form)
-            chosen["greedy" if heat == 0 else "sampled"] = found
+            chosen["greedy" if heat == 0 else "sampled"] = selection
         if any(chosen.values()):
             preset = replace(preset, methods={**preset.methods, name: ChosenMethod(**chosen)})
             write_preset(tuning.preset_path, preset)

@@ -123,11 +123,11 @@ def _shown(event: Event, request: DrawRequest) -> tuple[str, dict[str, Any]]:
     }
     if isinstance(event, PartialImage):
         name = "image_generation.partial_image"
-        own: dict[str, Any] = {"size": request.size, "partial_image_index": event.number, "decided": event.decided}
+        fields: dict[str, Any] = {"size": request.size, "partial_image_index": event.number, "decided": event.decided}
     else:
         name = "image_generation.completed"
-        own = {"size": event.size, "usage": _usage(event.tokens), "underpaint": _cost(event)}
-    return name, {"type": name, **common, **own}
+        fields = {"size": event.size, "usage": _usage(event.tokens), "underpaint": _cost(event)}
+    return name, {"type": name, **common, **fields}
 
 
 def _usage(tokens: int) -> dict[str, Any]:

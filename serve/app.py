@@ -156,8 +156,8 @@ def create_app(
 
     @app.exception_handler(HTTPException)
     async def other(http: Request, error: HTTPException) -> Response:
-        said = {404: "there is nothing at this path", 405: "this path takes another method"}
-        message = said.get(error.status_code, str(error.detail))
+        messages = {404: "there is nothing at this path", 405: "this path takes another method"}
+        message = messages.get(error.status_code, str(error.detail))
         response = await refused(http, RequestError(error.status_code, message, "bad_request"))
         response.headers.update(error.headers or {})
         return response
@@ -184,8 +184,8 @@ def _malformed(error: dict[str, Any]) -> tuple[str | None, str]:
         return None, "body: expected a JSON object with the field prompt, and the header Content-Type: application/json"
     if error["type"] == "extra_forbidden":
         return path[0], f"{path[0][:80]}: there is no such field; leave it out, known are {', '.join(_FIELDS)}"
-    said = str(error["msg"]).removeprefix("Input should be ").lower()
-    expected = "this field" if error["type"] == "missing" else said.replace("string should have", "a text of")
+    message = str(error["msg"]).removeprefix("Input should be ").lower()
+    expected = "this field" if error["type"] == "missing" else message.replace("string should have", "a text of")
     came = "" if error["type"] == "missing" else f", got {error['input']!r:.80}"
     return path[0], f"{path[0]}: expected {expected}{came}"
 
@@ -236,5 +236,5 @@ def _check_model(name: str, info: ModelInfo) -> None:
 
 
 def _model(info: ModelInfo) -> dict[str, Any]:
-    own = {name: value for name, value in info._asdict().items() if name != "name"}
-    return {"id": info.name, "object": "model", "created": 0, "owned_by": "underpaint", "underpaint": own}
+    details = {name: value for name, value in info._asdict().items() if name != "name"}
+    return {"id": info.name, "object": "model", "created": 0, "owned_by": "underpaint", "underpaint": details}

@@ -84,8 +84,8 @@ class _Running:
         seconds = max(1e-9, monotonic() - picture.started)
         outcome = self.program.outcome(ImageTask(prepared.condition, seed), image, seconds, 0.0)
         if isinstance(outcome, NotDrawn) or image.tokens is None:
-            said = outcome.error if isinstance(outcome, NotDrawn) else "it has no tokens"
-            return Turn(picture, error=ValueError(f"the picture was not drawn: {said}"))
+            reason = outcome.error if isinstance(outcome, NotDrawn) else "it has no tokens"
+            return Turn(picture, error=ValueError(f"the picture was not drawn: {reason}"))
         all_decided, refused = np.ones(image.tokens.size, dtype=np.bool_), None
         if image.kept_cells is not None:
             refused = np.setdiff1d(np.arange(image.tokens.size), image.kept_cells)
@@ -130,10 +130,10 @@ class DeviceSlots:
 
     def open(self, picture: Picture) -> None:
         prepared = picture.job.prepared
-        wanted = ImageTask(prepared.condition, picture.job.seed)
-        running = self._with_room(Kind.of(prepared)) or self._start(prepared, wanted)
+        task = ImageTask(prepared.condition, picture.job.seed)
+        running = self._with_room(Kind.of(prepared)) or self._start(prepared, task)
         number = next(self._numbers)
-        (arrival,) = running.program.arrivals([wanted])
+        (arrival,) = running.program.arrivals([task])
         running.batch.add(number, arrival)
         running.pictures[number] = picture
         self._running.remove(running)

@@ -59,8 +59,8 @@ class Keys:
         """Return a client name derived from the key in "Bearer KEY"; None if the key is not accepted."""
         kind, _, key = header.partition(" ")
         digest = hashlib.sha256(key.strip().encode("utf-8", "replace")).digest()
-        known = [hmac.compare_digest(digest, one) for one in self._digests]
-        return f"key-{digest.hex()[:12]}" if kind.lower() == "bearer" and any(known) else None
+        matches = [hmac.compare_digest(digest, one) for one in self._digests]
+        return f"key-{digest.hex()[:12]}" if kind.lower() == "bearer" and any(matches) else None
 
 
 class Guard:
@@ -107,11 +107,11 @@ class Guard:
         peer = scope.get("client")
         if self._keys is None or scope["path"] in _OPEN_PATHS:
             return str(peer[0]) if peer else ""
-        shown = [value for header, value in scope["headers"] if header == b"authorization"]
-        client = self._keys.client(shown[0].decode("latin-1")) if shown else None
+        credentials = [value for header, value in scope["headers"] if header == b"authorization"]
+        client = self._keys.client(credentials[0].decode("latin-1")) if credentials else None
         if client is None:
             message = "expected a key of this server in the header Authorization: Bearer KEY, got " + (
-                "another one" if shown else "none"
+                "another one" if credentials else "none"
             )
             raise RequestError(401, message, "invalid_api_key")
         return client
@@ -164,13 +164,13 @@ async def answer(send: Send, error: RequestError) -> None:
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """Return a receive function that first returns a body already read, then later messages."""
-    given = False
+    body_sent = False
 
     async def again() -> Message:
-        nonlocal given
-        if given:
+        nonlocal body_sent
+        if body_sent:
             return await receive()
-        given = True
+        body_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again

@@ -128,14 +128,14 @@ class ServedModels:
 
     def info(self) -> ModelInfo:
         """Public information for clients; some of the listed methods may need a model that is missing."""
-        own = self.pipelines[self.default_size].sampling
+        sampling = self.pipelines[self.default_size].sampling
         return ModelInfo(
             self.name,
             tuple(self.pipelines),
             self.default_size,
             tuple(spec.name for spec in METHODS),
             DEFAULT_METHOD,
-            {name: getattr(own, name) for name in _SAMPLING},
+            {name: getattr(sampling, name) for name in _SAMPLING},
         )
 
     def usual_method(self, size: str) -> DecodingMethod:
@@ -173,10 +173,10 @@ class ServedModels:
                     build(prepared, models).open(models, condition, sampling)
                     self._opened.add(key)
         except (ValueError, OSError) as error:
-            said = str(error).replace(str(models.folder), "this model")
+            message = str(error).replace(str(models.folder), "this model")
             if parameter is None:
-                parameter = next((name for name in _SAMPLING if name in said), None)
-            raise invalid(said, parameter) from error
+                parameter = next((name for name in _SAMPLING if name in message), None)
+            raise invalid(message, parameter) from error
         return prepared
 
     def _condition(self, size: str, prompt: str) -> Condition:
@@ -229,7 +229,7 @@ def pixel_size(models: OpenModels) -> str:
 
 
 def _sampling(request: DrawRequest, models: OpenModels) -> SamplingParams:
-    own, codes = models.sampling, models.tables.vocab_size
+    defaults, codes = models.sampling, models.tables.vocab_size
     if request.top_k is not None and request.top_k > codes:
         raise RequestError(
             400,
@@ -237,8 +237,8 @@ def _sampling(request: DrawRequest, models: OpenModels) -> SamplingParams:
             "invalid_value",
             "top_k",
         )
-    asked = {name: getattr(request, name) for name in _SAMPLING}
-    return replace(own, **{name: value for name, value in asked.items() if value is not None})
+    overrides = {name: getattr(request, name) for name in _SAMPLING}
+    return replace(defaults, **{name: value for name, value in overrides.items() if value is not None})
 
 
 def _greyed(picture: Picture, decided: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Picture:
@@ -247,5 +247,5 @@ def _greyed(picture: Picture, decided: np.ndarray[tuple[int, ...], np.dtype[np.b
     side = height // rows
     if (rows * side, columns * side) != (height, width):
         return picture
-    shown = np.kron(decided, np.ones((side, side), dtype=np.bool_))
-    return np.where(shown[..., None], picture, np.uint8(_UNDECIDED))
+    mask = np.kron(decided, np.ones((side, side), dtype=np.bool_))
+    return np.where(mask[..., None], picture, np.uint8(_UNDECIDED))

@@ -79,10 +79,10 @@ class Picture:
             placed = [
                 (cycle.cell + place, int(token)) for place, token in enumerate(emitted(cycle.tree, cycle.verdict))
             ]
-            kept, beyond = len(cycle.verdict.path), cycle.cell + cycle.tree.depth
-            accepted = placed[:kept]
-            rejected = list(range(cycle.cell + kept, beyond))
-            (redrawn if rejected else drawn).extend(placed[kept:])
+            accepted_count, beyond = len(cycle.verdict.path), cycle.cell + cycle.tree.depth
+            accepted = placed[:accepted_count]
+            rejected = list(range(cycle.cell + accepted_count, beyond))
+            (redrawn if rejected else drawn).extend(placed[accepted_count:])
         elif isinstance(cycle, RepairCycle):
             before = self.tokens.size - cycle.tokens.size  # cells of a preview, which come before the picture's
             inside = np.flatnonzero(cycle.draft.ravel() != NO_TOKEN).tolist()
@@ -102,11 +102,15 @@ class Picture:
             history: [cycles, 3] of all cycles: accepted draft tokens, tree levels, tree nodes.
         """
         for number in range(self.cycles + 1, len(history) + 1):
-            kept, depth = history[number - 1, :2].tolist()
+            accepted_count, depth = history[number - 1, :2].tolist()
             first = int(np.count_nonzero(self.tokens != NO_TOKEN))
-            placed = [(first + place, int(token)) for place, token in enumerate(tokens[first : first + kept + 1])]
-            rejected, last = list(range(first + kept, first + depth)), placed[kept:]
-            yield self._after(number, placed[:kept], last if rejected else [], [] if rejected else last, rejected)
+            placed = [
+                (first + place, int(token)) for place, token in enumerate(tokens[first : first + accepted_count + 1])
+            ]
+            rejected, last = list(range(first + accepted_count, first + depth)), placed[accepted_count:]
+            yield self._after(
+                number, placed[:accepted_count], last if rejected else [], [] if rejected else last, rejected
+            )
 
     def after_cells(
         self, tokens: IntArray, decided: BoolArray, cycles: int, refused: IntArray | None = None
@@ -163,8 +167,8 @@ class Finished(NamedTuple):
         """Count the draft tokens of a result: one per tree level, or one per cell of a drafted picture."""
         if result.accepted is not None:
             return cls(tokens, target_passes, drafter_passes, sum(result.accepted), sum(result.depths or ()))
-        kept = len(result.kept_cells or ())
-        return cls(tokens, target_passes, drafter_passes, kept, kept + (result.rejected or 0))
+        accepted = len(result.kept_cells or ())
+        return cls(tokens, target_passes, drafter_passes, accepted, accepted + (result.rejected or 0))
 
 
 class Turn(NamedTuple):

@@ -135,10 +135,10 @@ class ReplicaFront:
     def code_colours(self) -> bytes:
         """See `page.code_colours`; a replica computes them."""
         if self._colours is None:
-            made = asyncio.run_coroutine_threadsafe(
+            future = asyncio.run_coroutine_threadsafe(
                 self._unless_lost("codes", self._replicas.colours.remote), self._loop
             )
-            self._colours = made.result()
+            self._colours = future.result()
         if isinstance(self._colours, RequestError):
             raise self._colours
         return self._colours
@@ -178,8 +178,8 @@ class ReplicaFront:
         self.metrics.stages.labels("encode").observe(monotonic() - arrived)
         ticket = Ticket(request, arrived + seconds, self._forget)
         size = self.info.default_size if request.size not in self._replicas.cells else request.size
-        left = max(0.0, ticket.deadline - monotonic())
-        self._tickets[ticket] = self._loop.call_later(left, self._end, ticket, too_late(seconds))
+        seconds_left = max(0.0, ticket.deadline - monotonic())
+        self._tickets[ticket] = self._loop.call_later(seconds_left, self._end, ticket, too_late(seconds))
         for image, seed in enumerate(request.seeds):
             self._queue.push(
                 request.client, _Picture(ticket, replace(request, seeds=(seed,)), image), self._replicas.cells[size]

@@ -142,7 +142,7 @@ class Deployment:
             )(Replica)
             bound = deployed.bind(open_models, threads, slots)
             handle = serve.run(bound, name=self._name, route_prefix=None)
-            told: tuple[ModelInfo, dict[str, int]] | str = handle.info.remote().result()
+            answer: tuple[ModelInfo, dict[str, int]] | str = handle.info.remote().result()
             self.draws: Any
             self.draws, self.checks = handle.options(stream=True).draw, handle.check
             self.colours = handle.code_colours
@@ -150,10 +150,10 @@ class Deployment:
         except (RuntimeError, ConnectionError, ValueError, RayError) as error:
             self.end()
             raise ValueError(f"--ray: the replicas did not start: {str(error).strip().splitlines()[-1]}") from error
-        if isinstance(told, str):
+        if isinstance(answer, str):
             self.end()
-            raise ValueError(told)
-        self.info, self.cells = told
+            raise ValueError(answer)
+        self.info, self.cells = answer
 
     def _start_ray(self, scale: Scale) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

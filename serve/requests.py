@@ -45,8 +45,8 @@ def too_late(seconds: float) -> RequestError:
 
 def shutting_down() -> RequestError:
     """Return an error for a request that arrives, or is not finished, while the server shuts down: status 503."""
-    said = "the server is shutting down and takes no more requests; send this one to another, or later"
-    return RequestError(503, said, "shutting_down")
+    message = "the server is shutting down and takes no more requests; send this one to another, or later"
+    return RequestError(503, message, "shutting_down")
 
 
 @dataclass(frozen=True, slots=True)

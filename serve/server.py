@@ -46,9 +46,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         if bound is not None:
             bound.close()
-        said = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"--host {host} --port {port}: expected an address of this machine where nothing listens, got: {said}; "
+            f"--host {host} --port {port}: expected an address of this machine where nothing listens, got: {reason}; "
             "choose another port, or stop what listens there"
         ) from error
     return bound

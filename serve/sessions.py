@@ -105,8 +105,8 @@ class SessionSlots:
         together: dict[int, Future[bool]] = {}
         for lanes in self._lanes.values():
             if lanes is not None:
-                own = {one.slot.lane: one.session.step for one in self._drawings if one.lanes is lanes}
-                together |= lanes.run(own)
+                steps = {one.slot.lane: one.session.step for one in self._drawings if one.lanes is lanes}
+                together |= lanes.run(steps)
         for drawing in tuple(self._drawings):
             try:
                 shared = together.get(drawing.slot.lane)

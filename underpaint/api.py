@@ -139,9 +139,9 @@ class _PicturedDrawing(Drawing):
     @classmethod
     def of(cls, drawing: Drawing, pipeline: Pipeline) -> Drawing:
         """Return the same drawing, together with the models that decode it."""
-        made = cls(**{field.name: getattr(drawing, field.name) for field in fields(drawing)})
-        object.__setattr__(made, "_pipeline", pipeline)
-        return made
+        copy = cls(**{field.name: getattr(drawing, field.name) for field in fields(drawing)})
+        object.__setattr__(copy, "_pipeline", pipeline)
+        return copy
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Drawing) and astuple(self) == astuple(other)

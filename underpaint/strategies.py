@@ -156,14 +156,14 @@ class ShapePolicy:
         rows = [drafter.expand(np.array([root]), np.array([-1]))[0]]
         tried: list[list[int]] = [[]]
         place = {0: 0}
-        for wanted, above in enumerate(self.shape, start=1):
+        for node, above in enumerate(self.shape, start=1):
             parent = place.get(above)
             if parent is None or depth[parent] == budget.max_depth or len(tokens) == budget.max_nodes:
                 continue
-            token = self._propose(rows[parent], tried[parent], chance, At(Role.DRAFT, wanted))
+            token = self._propose(rows[parent], tried[parent], chance, At(Role.DRAFT, node))
             if token is None:
                 continue
-            place[wanted] = len(tokens)
+            place[node] = len(tokens)
             tried[parent].append(token)
             tokens.append(token)
             parents.append(parent)
@@ -178,9 +178,9 @@ class ShapePolicy:
             return ranked(distribution)[len(tried)] if len(tried) < distribution.size else None
         if self.drawn == "iid":
             return chance.draw(distribution, at)
-        left = distribution.copy()
-        left[tried] = 0.0
-        if not left.any():
-            left = np.ones(distribution.size)
-            left[tried] = 0.0
-        return chance.draw(left, at) if left.any() else None
+        weights = distribution.copy()
+        weights[tried] = 0.0
+        if not weights.any():
+            weights = np.ones(distribution.size)
+            weights[tried] = 0.0
+        return chance.draw(weights, at) if weights.any() else None

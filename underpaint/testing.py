@@ -126,10 +126,10 @@ def assert_lossless(
     Raises:
         AssertionError: The rule is biased or faulty; the message shows the smallest failing case.
     """
-    found = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, None)
-    if found.verdict != "lossless" and (strict or found.verdict != "lossless but for a boundary"):
-        raise AssertionError("\n".join(certificate_lines(found, _name(rule))))
-    return found
+    certificate = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, None)
+    if certificate.verdict != "lossless" and (strict or certificate.verdict != "lossless but for a boundary"):
+        raise AssertionError("\n".join(certificate_lines(certificate, _name(rule))))
+    return certificate
 
 
 def assert_bounded(
@@ -148,10 +148,10 @@ def assert_bounded(
 
     The other arguments, the return value and the errors are those of `assert_lossless`.
     """
-    found = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, tv)
-    if found.verdict in ("biased", "faulty"):
-        raise AssertionError("\n".join(certificate_lines(found, _name(rule))))
-    return found
+    certificate = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, tv)
+    if certificate.verdict in ("biased", "faulty"):
+        raise AssertionError("\n".join(certificate_lines(certificate, _name(rule))))
+    return certificate
 
 
 def assert_same_tokens(
@@ -197,13 +197,13 @@ def _pairs(
     first: Callable[..., Any], second: Callable[..., Any], draft: DraftRequest, interface: Interface, seed: int
 ) -> list[tuple[str, Any, Any]]:
     if interface == "rule":
-        found: list[tuple[str, Any, Any]] = []
+        pairs: list[tuple[str, Any, Any]] = []
         for turn in range(SEEDS):
             one, two = (
                 rule(draft.tree, draft.target_probs.copy(), sampling(seed, turn).cycle(1)) for rule in (first, second)
             )
-            found.append((f"noise of seed {seed}, image {turn}", one, two))
-        return found
+            pairs.append((f"noise of seed {seed}, image {turn}", one, two))
+        return pairs
     both = [verifier_of(verify, interface) for verify in (first, second)]
     if both[0].noise != "uniforms":
         raise ValueError(f"interface: expected one that takes uniforms, or 'rule', got {interface!r}")

@@ -101,11 +101,11 @@ def check_tables(folder: Path) -> None:
     Raises:
         ManifestError: The words differ, or the file is damaged.
     """
-    path, own = folder / SCENES, TABLES / SCENES
+    path, own_path = folder / SCENES, TABLES / SCENES
     if not path.is_file():
         return
     try:
-        same = path.samefile(own) or read_json(path) == read_json(own)
+        same = path.samefile(own_path) or read_json(path) == read_json(own_path)
     except ValueError as error:
         raise ManifestError(f"{path}: damaged ({error}); export the models again") from error
     if not same:
@@ -134,8 +134,8 @@ def read_tables(file: str, kinds: Mapping[str, type]) -> dict[str, Any]:
         tables = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: expected the tables of the prompt grammar ({error}); {remedy}") from error
-    held: dict[str, Any] = tables if isinstance(tables, dict) else {}
-    lacking = [name for name, kind in kinds.items() if type(held.get(name)) is not kind]
+    by_name: dict[str, Any] = tables if isinstance(tables, dict) else {}
+    lacking = [name for name, kind in kinds.items() if type(by_name.get(name)) is not kind]
     if lacking:
         raise ManifestError(f"{path}: expected tables {', '.join(kinds)}, got none of {', '.join(lacking)}; {remedy}")
-    return held
+    return by_name

@@ -184,9 +184,9 @@ def parse_textured(text: str) -> TexturedPrompt:
     unknown = [value for value, slot in read if slot == "unknown"]
     # Check this first: a misspelt word may be the thing or the finish that seems to be missing.
     if unknown:
-        known = tuple(_SLOT_OF)
-        raise ValueError("; ".join(f"unknown word {word!r}{nearest(word, known)}" for word in unknown))
-    found: dict[str, str] = {}
+        words = tuple(_SLOT_OF)
+        raise ValueError("; ".join(f"unknown word {word!r}{nearest(word, words)}" for word in unknown))
+    slots: dict[str, str] = {}
     waiting: str | None = None
     for value, slot in read:
         if slot == "finish":
@@ -195,25 +195,25 @@ def parse_textured(text: str) -> TexturedPrompt:
             waiting = value
             continue
         if slot == "thing":
-            slot = "other" if "thing" in found else "thing"
+            slot = "other" if "thing" in slots else "thing"
             if waiting is not None:
-                found["other_finish" if slot == "other" else "finish"] = waiting
+                slots["other_finish" if slot == "other" else "finish"] = waiting
                 waiting = None
-        if slot in found:
+        if slot in slots:
             named = "things" if slot == "other" else f"values for {slot}"
-            raise ValueError(f"the prompt names too many {named}: {found[slot]!r} and {value!r}; keep one")
-        found[slot] = value
+            raise ValueError(f"the prompt names too many {named}: {slots[slot]!r} and {value!r}; keep one")
+        slots[slot] = value
     if waiting is not None:
         raise ValueError(f"the prompt names a finish, {waiting!r}, and no thing after it; name one")
-    if "other" not in found:
+    if "other" not in slots:
         example = TexturedPrompt(THINGS[0], THINGS[1]).caption()
         raise ValueError(f"expected a prompt that names two things, such as {example!r}; got {text!r}")
-    return _canonical(found)
+    return _canonical(slots)
 
 
-def _canonical(found: dict[str, str]) -> TexturedPrompt:
-    relation = found.pop("relation", "left of")
-    prompt = TexturedPrompt(**found, relation=_MIRRORED.get(relation, relation))
+def _canonical(slots: dict[str, str]) -> TexturedPrompt:
+    relation = slots.pop("relation", "left of")
+    prompt = TexturedPrompt(**slots, relation=_MIRRORED.get(relation, relation))
     if relation not in _MIRRORED:
         return prompt
     return replace(
@@ -227,14 +227,14 @@ def _canonical(found: dict[str, str]) -> TexturedPrompt:
 
 def _read_words(words: list[str]) -> list[tuple[str, str]]:
     """Return (value, slot) for every name in order; fillers are skipped, and unknown words get the slot "unknown"."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     position = 0
     while position < len(words):
         value, slot, length = _read_one(words, position)
         position += length
         if slot != "filler":
-            found.append((value, slot))
-    return found
+            pairs.append((value, slot))
+    return pairs
 
 
 def _read_one(words: list[str], position: int) -> tuple[str, str, int]:

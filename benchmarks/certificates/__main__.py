@@ -55,7 +55,7 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
             print(f"{one.name}: left out: {error}", file=sys.stderr)
             continue
         effort = Effort(checks=256, margin=one.margin, bits=one.bits)
-        found = certify(verifier, one.drawn, one.chain, one.count, 0, effort, 10.0, seconds)
+        certificate = certify(verifier, one.drawn, one.chain, one.count, 0, effort, 10.0, seconds)
         values: dict[str, Any] = {
             "name": one.name,
             "project": one.project,
@@ -64,11 +64,14 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
             "interface": one.interface,
             "relaxed": one.relaxed,
             "command": f"python -m benchmarks.certificates --sources DIR --only {one.name}",
-            "certificate": found.to_dict(),
-            "report": certificate_lines(found, one.name)[1:],
+            "certificate": certificate.to_dict(),
+            "report": certificate_lines(certificate, one.name)[1:],
         }
         write_beside(RESULTS / f"{one.name}.json", (json.dumps(values, indent=1) + "\n").encode())
-        print(f"{one.name}: {found.verdict}, largest {found.largest:.3g}, {time.monotonic() - begun:.0f} s", flush=True)
+        print(
+            f"{one.name}: {certificate.verdict}, largest {certificate.largest:.3g}, {time.monotonic() - begun:.0f} s",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -77,13 +80,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="judge these alone")
     parser.add_argument("--seconds", type=float, default=60.0, help="begin no further case of a verifier after this")
     parser.add_argument("--check", action="store_true", help="compare the page with the files")
-    asked = parser.parse_args()
-    if asked.sources is not None:
-        judge(asked.sources, asked.only, asked.seconds)
-    made = pages()
-    if asked.check:
-        sys.exit(0 if all(path.is_file() and path.read_text(encoding="utf-8") == made[path] for path in made) else 1)
-    for path, text in made.items():
+    args = parser.parse_args()
+    if args.sources is not None:
+        judge(args.sources, args.only, args.seconds)
+    texts = pages()
+    if args.check:
+        sys.exit(0 if all(path.is_file() and path.read_text(encoding="utf-8") == texts[path] for path in texts) else 1)
+    for path, text in texts.items():
         path.parent.mkdir(exist_ok=True)
         write_beside(path, text.encode())
 

@@ -48,13 +48,13 @@ def ascend(folder: Path, block: bool = False, entropy: bool = False) -> Verify:
         drafted, target = torch.from_numpy(draft_probs), torch.from_numpy(target_probs)
         recovered = torch.empty(len(ids), dtype=torch.int64)
         recover(recovered, ends, ids, drafted, target, torch.from_numpy(exponential_noise), target.shape[1])
-        found = torch.full((len(ends), max_spec_len + 1), -1, dtype=torch.int64)
+        output_token_ids = torch.full((len(ends), max_spec_len + 1), -1, dtype=torch.int64)
         decide(
-            found, ends, ids, drafted, target, torch.from_numpy(bonus_token_ids).long().view(-1), recovered,
+            output_token_ids, ends, ids, drafted, target, torch.from_numpy(bonus_token_ids).long().view(-1), recovered,
             torch.from_numpy(uniform_probs).float(), torch.zeros(len(ends), dtype=torch.bool), max_spec_len,
             target.shape[1], ENTROPY_VERIFY=entropy,
         )  # fmt: skip
-        return found.numpy()
+        return output_token_ids.numpy()
 
     return kernel
 
@@ -77,12 +77,12 @@ def vllm_v1(folder: Path) -> Verify:
             recovered, ends, ids, drafted, target, torch.from_numpy(1.0 / exponential_noise), size,
             BLOCK_SIZE=8192, NO_DRAFT_PROBS=False, USE_FP64_GUMBEL=False,
         )  # fmt: skip
-        found = torch.full((count, max_spec_len + 1), -1, dtype=torch.int32)
+        output_token_ids = torch.full((count, max_spec_len + 1), -1, dtype=torch.int32)
         kernels.rejection_random_sample_kernel[(count,)](
-            found, ends, ids, drafted, target, bonus, recovered, noise, torch.zeros(count, dtype=torch.bool),
+            output_token_ids, ends, ids, drafted, target, bonus, recovered, noise, torch.zeros(count, dtype=torch.bool),
             max_spec_len, size, None, NO_DRAFT_PROBS=False, SYNTHETIC_MODE=False,
         )  # fmt: skip
-        return found.numpy()
+        return output_token_ids.numpy()
 
     return kernel
 
@@ -105,13 +105,13 @@ def vllm_v2(folder: Path, block: bool = False) -> Verify:
         drafted = torch.from_numpy(draft_probs).log().view(count, max_spec_len, -1)
         tokens = torch.from_numpy(draft_token_ids).long().view(count, max_spec_len)
         rows, at = torch.arange(count), torch.arange(length).repeat(count)
-        found, kept = utils.rejection_sample(
+        token_ids, num_sampled = utils.rejection_sample(
             torch.from_numpy(target_probs).log(), drafted, torch.nn.functional.pad(tokens, (1, 0)).reshape(-1),
             torch.arange(count + 1, dtype=torch.int32) * length, at, rows, rows.repeat_interleave(length), at.int(),
             torch.ones(count), torch.from_numpy((uniform_probs[::max_spec_len] * 2**62).astype(np.int64)),
             max_spec_len, use_block_verification=block,
         )  # fmt: skip
-        return np.where(np.arange(length) < kept.numpy()[:, None], found.numpy(), -1)
+        return np.where(np.arange(length) < num_sampled.numpy()[:, None], token_ids.numpy(), -1)
 
     return kernel
 
@@ -188,10 +188,10 @@ def flashinfer(folder: Path) -> Verify:
             going &= uniforms[:, place] * draft_probs[at, place, token] < target_probs[at, place, token]
             accepted += going
         drafted = np.concatenate([draft_probs, np.zeros_like(target_probs[:, :1])], axis=1)
-        left = np.maximum(target_probs[at, accepted] - drafted[at, accepted], np.float32(0.0))
-        cumulated = left.cumsum(axis=1)
-        above = (cumulated > uniforms[at, -1:] * left.sum(axis=1, keepdims=True)) & (left > 0)
-        last = left.shape[1] - 1 - (left > 0)[:, ::-1].argmax(axis=1)
+        residual = np.maximum(target_probs[at, accepted] - drafted[at, accepted], np.float32(0.0))
+        cumulated = residual.cumsum(axis=1)
+        above = (cumulated > uniforms[at, -1:] * residual.sum(axis=1, keepdims=True)) & (residual > 0)
+        last = residual.shape[1] - 1 - (residual > 0)[:, ::-1].argmax(axis=1)
         return emitted(draft_token_ids, accepted, np.where(above.any(axis=1), above.argmax(axis=1), last))
 
     return kernel

@@ -66,7 +66,7 @@ def romsto(folder: Path) -> Verify:
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
         drafted, target = tensors(draft_probs, target_probs)
-        left, seen = list(draft_tokens), []
+        queue, seen = list(draft_tokens), []
         sizes = SimpleNamespace(vocab_size=target.shape[1], max_position_embeddings=99)
 
         class Model:
@@ -87,7 +87,7 @@ def romsto(folder: Path) -> Verify:
                 return rows
 
             def sample(self, row: Any) -> Any:
-                return torch.tensor([[left.pop(0)]]) if left else torch.multinomial(row.reshape(1, -1), 1)
+                return torch.tensor([[queue.pop(0)]]) if queue else torch.multinomial(row.reshape(1, -1), 1)
 
         try:
             return generate(
@@ -151,7 +151,7 @@ def lucidrains(folder: Path) -> Verify:
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
         drafted, target = (one.log()[None] for one in tensors(draft_probs, target_probs))
-        count, seen, left = len(draft_tokens), [], list(draft_tokens)
+        count, seen, queue = len(draft_tokens), [], list(draft_tokens)
         cache = torch.zeros(1, 99, 1), None
 
         def small(out: Any, **_: Any) -> Any:
@@ -160,10 +160,10 @@ def lucidrains(folder: Path) -> Verify:
                 raise CycleEnded
             return drafted[:, len(seen) - 1 : len(seen)], cache
 
-        loop.__globals__["gumbel_sample"] = lambda *_, **__: torch.tensor([left.pop(0)])
+        loop.__globals__["gumbel_sample"] = lambda *_, **__: torch.tensor([queue.pop(0)])
         try:
-            found = loop(lambda *_, **__: (target, cache), small, torch.tensor([[0]]), count + 2, count)
-            return found[0][0].tolist()
+            outputs = loop(lambda *_, **__: (target, cache), small, torch.tensor([[0]]), count + 2, count)
+            return outputs[0][0].tolist()
         except CycleEnded:
             return seen[-1][0, 1:].tolist()
 
@@ -184,12 +184,12 @@ def deepspec(folder: Path) -> Verify:
         proposal = SimpleNamespace(
             draft_token_count=count, draft_probs=drafted[None], verify_input_ids=torch.tensor([[0, *draft_tokens]])
         )
-        found = verify(
+        outcome = verify(
             target_model=lambda **_: SimpleNamespace(logits=torch.log(target)[None]), proposal=proposal,
             position_ids=torch.arange(count + 1)[None], start=0, past_key_values_target=None, temperature=1.0,
             max_proposal_tokens=count,
         )  # fmt: skip
-        return found.committed_tokens[0].tolist()
+        return outcome.committed_tokens[0].tolist()
 
     return called
 
@@ -237,11 +237,11 @@ def sjd(folder: Path, place: str = "scheduler/jacobi_iteration_lumina_mgpt.py", 
         more = (drafted.log(), target.log()) if "grouped" in settings else ()
         tests = np.tile(np.repeat(uniforms[:-1], vocab_size), 2)  # one per token; GSD draws them twice
         with scripted_noise(tests, np.repeat(uniforms[-1:], size)):
-            ids, found, _ = sampler(
+            ids, tokens, _ = sampler(
                 torch.from_numpy(draft.tree.tokens.copy())[None], advanced, drafted, target, *more,
                 None, warper, torch.zeros(1, 0, dtype=torch.long), head_img_sims=torch.zeros(vocab_size, vocab_size),
             )  # fmt: skip
-        return range(1, ids[0]), int(found[0, ids[0] - 1])
+        return range(1, ids[0]), int(tokens[0, ids[0] - 1])
 
     return verify
 
@@ -256,11 +256,11 @@ def scd(folder: Path) -> Verify:
         drafted = torch.from_numpy(draft.tree.draft_probs)
         advanced = torch.full((1, size), index_of(draft.target_probs[-1], float(uniforms[-1])))
         with scripted_noise(uniforms[1:-1], np.repeat(uniforms[-1:], size)):
-            ids, found, _ = sampler(
+            ids, tokens, _ = sampler(
                 torch.from_numpy(draft.tree.tokens.copy())[None], advanced,
                 torch.cat([drafted[:1], drafted[:-1]])[None], torch.from_numpy(draft.target_probs)[None],
             )  # fmt: skip
-        return range(1, ids[0]), int(found[0, ids[0] - 1])
+        return range(1, ids[0]), int(tokens[0, ids[0] - 1])
 
     return verify
 
@@ -277,11 +277,11 @@ def hsd(folder: Path) -> Verify:
             )
         noise = np.concatenate([[0.5], uniforms[: length - 1], np.full(length, uniforms[length - 1])])
         with scripted_noise(noise, uniforms[length:]):
-            found, kept, _ = decide(
+            tokens, accepted, _ = decide(
                 torch.from_numpy(draft.tree.tokens.copy())[None], drafted[:, :length], length, target,
                 torch.tensor([False]), backward=True, clever=True, stop=lambda ids, scores: False,
             )  # fmt: skip
-        return range(1, int(kept) + 1), int(found[0, -1])
+        return range(1, int(accepted) + 1), int(tokens[0, -1])
 
     return verify
 
@@ -359,20 +359,20 @@ def mlx_lm(folder: Path) -> Verify:
     )  # fmt: skip
 
     def verify(draft: Any, uniforms: Any) -> Any:
-        left = draft.tree.tokens[1:].tolist()
+        queue = draft.tree.tokens[1:].tolist()
         with np.errstate(divide="ignore"):
             target, drafted = np.log(draft.target_probs), np.log(draft.tree.draft_probs)
 
         def sampler(rows: Any) -> Any:
             if len(rows) == 1:  # the drafter's
-                return np.array([left.pop(0)])
-            drawn = zip(np.exp(rows), uniforms[1:], strict=True)
-            return np.array([index_of(row, float(uniform)) for row, uniform in drawn])
+                return np.array([queue.pop(0)])
+            pairs = zip(np.exp(rows), uniforms[1:], strict=True)
+            return np.array([index_of(row, float(uniform)) for row, uniform in pairs])
 
         out = []
         steps = step(
             np.array([0]), lambda ids, cache: target[None], lambda ids, cache: drafted[None, :1],
-            num_draft_tokens=len(left), max_tokens=99, sampler=sampler,
+            num_draft_tokens=len(queue), max_tokens=99, sampler=sampler,
         )  # fmt: skip
         for token, _, from_draft in steps:
             out.append(int(token))

@@ -50,19 +50,19 @@ class Unpinned:
     """PyTorch without pinned memory, which needs a GPU."""
 
     def __getattr__(self, name: str) -> Any:
-        made = getattr(torch, name)
+        attribute = getattr(torch, name)
         if name not in ("tensor", "arange", "ones", "zeros", "empty", "full"):
-            return made
-        return lambda *values, pin_memory=False, **options: made(*values, **options)
+            return attribute
+        return lambda *values, pin_memory=False, **options: attribute(*values, **options)
 
 
-def load(path: Path, *names: str, **given: Any) -> Any:
+def load(path: Path, *names: str, **extra_names: Any) -> Any:
     """Load functions and classes of a file, without its imports, decorators, base classes and annotations.
 
     Args:
         path: The file.
         names: The functions and classes to load; "Class.method" loads only that method, as a function of `self`.
-        given: Names that they need besides PyTorch, NumPy, `random` and `math`.
+        extra_names: Names that they need besides PyTorch, NumPy, `random` and `math`.
 
     Returns:
         The first of `names`; the others are in its globals.
@@ -76,25 +76,27 @@ def load(path: Path, *names: str, **given: Any) -> Any:
             one.bases, one.keywords = [], []
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    known |= {f"{name}.{one.name}": one for name in known for one in known[name].body if hasattr(one, "name")}
-    if missing := [name for name in names if name not in known]:
+    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    definitions |= {
+        f"{name}.{one.name}": one for name in definitions for one in definitions[name].body if hasattr(one, "name")
+    }
+    if missing := [name for name in names if name not in definitions]:
         raise ValueError(f"{path}: expected {missing[0]}; take the commit that the page names")
     space: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "np": np, "math": math}
-    space |= {"softmax": torch.nn.functional.softmax, "random": random, **given}
-    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
+    space |= {"softmax": torch.nn.functional.softmax, "random": random, **extra_names}
+    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag  # names in annotations are not looked up
-    exec(compile(kept, str(path), "exec", flags), space)
-    return space[known[names[0]].name]
+    exec(compile(module, str(path), "exec", flags), space)
+    return space[definitions[names[0]].name]
 
 
 def load_kernels(path: Path, *names: str) -> Any:
     """Load Triton kernels of a file, without its imports, from a copy: the interpreter reads their source from it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    kept = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in names]
+    kernels = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in names]
     folder = Path(tempfile.mkdtemp())
     head = "import torch\nimport triton\nimport triton.language as tl\n"
-    (folder / path.name).write_text(head + ast.unparse(ast.Module(body=kept, type_ignores=[])))
+    (folder / path.name).write_text(head + ast.unparse(ast.Module(body=kernels, type_ignores=[])))
     spec = importlib.util.spec_from_file_location(f"kernels_of_{path.stem}", folder / path.name)
     assert spec is not None
     assert spec.loader is not None

@@ -35,7 +35,7 @@ def angelslim(folder: Path) -> Verify:
 
 def nearest(size: int) -> Any:
     """Return each code's neighbours on a line, itself first, like LANTERN's table of nearest latents."""
-    near = [sorted(range(size), key=lambda other, own=own: abs(other - own)) for own in range(size)]
+    near = [sorted(range(size), key=lambda other, code=code: abs(other - code)) for code in range(size)]
     return SimpleNamespace(nearest_latents=torch.tensor([[*row, row[-1]] for row in near]))
 
 
@@ -66,14 +66,14 @@ def lantern_static(folder: Path, relaxed: bool) -> Verify:
             for node, token in enumerate(tree.tokens.tolist())
         ]
         with scripted_noise(uniforms[1:-1], uniforms[-1:]):
-            best, accepted, left = verify(
+            best, accepted, probs = verify(
                 nearest(len(draft.allowed)), torch.log(torch.from_numpy(draft.target_probs))[at],
                 torch.from_numpy(np.where(at < 0, -1, tree.tokens[at])), lambda _, rows: rows,
                 torch.tensor(offered, dtype=torch.float64)[at], [torch.from_numpy(tree.draft_probs.copy())] * longest,
                 np.array(parents)[at].tolist(), torch.from_numpy(tree.tokens.copy())[None],
                 [[torch.tensor(before[node], dtype=torch.long) for node in row] for row in at], relaxed, 1, 0.1,
             )  # fmt: skip
-            return paths[int(best)][1 : accepted + 1], int(torch.multinomial(left, 1))
+            return paths[int(best)][1 : accepted + 1], int(torch.multinomial(probs, 1))
 
     return called
 
@@ -105,10 +105,10 @@ def sequoia(folder: Path, place: str, owner: str, dtype: Any = torch.float64) ->
         )  # fmt: skip
         path, node = [], 0
         while True:
-            child, left = step(model, node)
+            child, probs = step(model, node)
             if child == -1:
                 with scripted_noise([], uniforms[-1:]):
-                    return path, int(left.multinomial(1))
+                    return path, int(probs.multinomial(1))
             path.append(int(child))
             node = int(child)
 
@@ -126,16 +126,16 @@ def opt_tree(folder: Path) -> Verify:
         parents = torch.tensor([node if not one else one - 1 for node, one in enumerate(above)])
         nothing = torch.zeros(1, 0, dtype=torch.long), torch.ones(1), torch.ones(1, 1), torch.zeros(1)
         with scripted_noise([], uniforms[:size]):
-            found = verify(
+            outputs = verify(
                 torch.zeros(1, 0, dtype=torch.long), torch.log(torch.from_numpy(draft.target_probs))[None],
                 torch.from_numpy(tree.tokens.copy())[None], torch.from_numpy(tree.depths().copy()) + 1, None,
                 [torch.zeros(1, size, 1)], torch.tensor([size]), parents, SimpleNamespace(draft=lambda *_: nothing),
                 0, 0, 0, lambda _, scores: scores,
             )  # fmt: skip
         path, node = [], 0
-        for token in found[1][1:]:
+        for token in outputs[1][1:]:
             node = next(child for child in tree.children()[node] if tree.tokens[child] == token)
             path.append(node)
-        return path, int(found[3][0, 0])
+        return path, int(outputs[3][0, 0])
 
     return called

@@ -122,20 +122,20 @@ def evaluate(
             else [_spec(name, options, threads, len(models or ["one"]), live.tokenizer) for name in models or [""]]
         )
         inline, file = jobs == 0 and on == "local" and batch == 1, None if prompts else prompt_options.file()
-        asked = (names, options, prompts or [], prompt_options, file, out)
-        plan = RunPlan(tuple(_plan_model(one, *asked, inline=inline, likelihood=likelihood) for one in specs))
+        arguments = (names, options, prompts or [], prompt_options, file, out)
+        plan = RunPlan(tuple(_plan_model(one, *arguments, inline=inline, likelihood=likelihood) for one in specs))
         named = (*named_by_environment(), *((context.parent.params.get("plugin") if context.parent else None) or ()))
         workers = _workers(plan, on, jobs, address, batch, tuple(str(one) for one in named))
         log = plan.open_log(out, shared=True)
-        wanted = plan.jobs()
-        for job in wanted if (out / PICTURES).is_dir() else ():
+        all_jobs = plan.jobs()
+        for job in all_jobs if (out / PICTURES).is_dir() else ():
             check_replaceable("a picture", log.picture_path(job))
-    draw_run(share.of(wanted), log, workers, len(wanted))
+    draw_run(share.of(all_jobs), log, workers, len(all_jobs))
     with bad_input():
         log = plan.open_log(out, shared=True)  # includes what other commands drew meanwhile
-    missing = sum(job not in log for job in wanted)
+    missing = sum(job not in log for job in all_jobs)
     if missing:
-        note(f"part {share.index} of {share.count} is drawn; {missing} of {len(wanted)} are missing", form)
+        note(f"part {share.index} of {share.count} is drawn; {missing} of {len(all_jobs)} are missing", form)
         return
     _report(plan, log, figures, form)
 
@@ -174,17 +174,17 @@ def _plan_model(
     from underpaint.runtime.evaluation.worker_costs import costs_file
 
     pipeline = spec.open(own_threads=False)
-    own = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
+    settings = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
     params = options.sampling(pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)
-    comparison = options.plan(pipeline, params, named_variants(names, own), chosen)
+    comparison = options.plan(pipeline, params, named_variants(names, settings), chosen)
     priced = [method.name for method in comparison.methods if method.config.needs_costs]
     if priced and not options.no_costs:
         curve = costs_file(out, spec, pipeline, params, inline=inline, tell=_tell_of_costs)
-        own |= {name: (*own.get(name, ()), f"costs={curve}") for name in priced}
-        comparison = options.plan(pipeline, params, named_variants(names, own), chosen)
+        settings |= {name: (*settings.get(name, ()), f"costs={curve}") for name in priced}
+        comparison = options.plan(pipeline, params, named_variants(names, settings), chosen)
     keys = tuple(prompt.key for prompt in chosen.prompts)
-    return ModelPlan.for_workers(spec, pipeline, comparison, own, chosen.source, keys, likelihood=likelihood)
+    return ModelPlan.for_workers(spec, pipeline, comparison, settings, chosen.source, keys, likelihood=likelihood)
 
 
 def _tell_of_costs() -> None:
@@ -220,14 +220,14 @@ def _report(plan: "RunPlan", log: "DrawingLog", figures: Path, form: Format) -> 
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.report import evaluation_report
 
-    found = evaluation_report(plan, log, typed_command())
-    write_beside(figures, results_text(found.results).encode())
-    for model, rows in zip(plan.models, found.rows, strict=True):
+    report = evaluation_report(plan, log, typed_command())
+    write_beside(figures, results_text(report.results).encode())
+    for model, rows in zip(plan.models, report.rows, strict=True):
         folder = "" if model.task is None else f"{Path(model.task.spec.folder).name}: "
         print_rows(rows, model.judge, f"{folder}{title_of(model)}", form=form)
-    if found.differing:
+    if report.differing:
         typer.echo(
-            f"{found.differing} of {found.repeated} jobs that were drawn twice have other tokens the second time: "
+            f"{report.differing} of {report.repeated} jobs that were drawn twice have other tokens the second time: "
             "machines that round otherwise drew them; the first by name of its file counts",
             err=True,
         )

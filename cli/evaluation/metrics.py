@@ -48,13 +48,13 @@ def write(
         source = PromptSource.read(prompts)
         _check_drawn(folder, source)
         listed = read_prompts(source, repeated="first")
-        found = {
+        prompts_by_folder = {
             f"{models[model].target}-{model}-{method.replace(':', '_')}": _prompts_of(
                 models[model], pictures, prompts, listed
             )
             for (model, method), pictures in groups.items()
         }
-    for name, ready in found.items():
+    for name, ready in prompts_by_folder.items():
         with bad_input():
             if benchmark == "geneval":
                 write_geneval(out / name, ready)
@@ -93,8 +93,8 @@ def _check_drawn(folder: Path, source: "PromptSource") -> None:
     path = folder / "evaluate.json"
     if not path.is_file():
         return
-    found = read_results(path)
-    for one in [part["results"] for part in found["runs"]] if "runs" in found else [found]:
+    results = read_results(path)
+    for one in [part["results"] for part in results["runs"]] if "runs" in results else [results]:
         file = one.get("settings", {}).get("prompts_file") or {}
         if file.get("sha256", source.sha256()) != source.sha256():
             raise ValueError(
@@ -116,12 +116,12 @@ def _prompts_of(
     by_caption: dict[str, list[StoredPicture]] = defaultdict(list)
     for one in pictures:
         by_caption[one.prompt].append(one)
-    found = []
+    prompts = []
     for prompt in listed:
-        drawn = by_caption.get(keys.get(prompt.key, ""), [])
-        if drawn:
-            pngs = [one.png() for one in sorted(drawn, key=lambda one: one.seed)]
-            found.append(BenchmarkPrompt(prompt.key, prompt.text, prompt.details, pngs))
-    if not found:
+        prompt_pictures = by_caption.get(keys.get(prompt.key, ""), [])
+        if prompt_pictures:
+            pngs = [one.png() for one in sorted(prompt_pictures, key=lambda one: one.seed)]
+            prompts.append(BenchmarkPrompt(prompt.key, prompt.text, prompt.details, pngs))
+    if not prompts:
         raise ValueError(f"{path}: the evaluation drew none of its prompts; pass it to evaluate as --prompts")
-    return found
+    return prompts

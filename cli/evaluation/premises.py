@@ -111,12 +111,12 @@ def premises(
                 if pipeline.decoder is not None:
                     recorder.place(cell_regions(pipeline.picture(tokens), pipeline.grid))
                 advance(done)
-        found = recorder.premises()
+        figures = recorder.premises()
         if costs:
             curve = curve_for(pipeline, sampling)
     passes, knee = _passes(curve), _knee(curve)
-    rows = _rows(found, passes, knee)
-    title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, found.vocab_size)}"
+    rows = _rows(figures, passes, knee)
+    title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, figures.vocab_size)}"
     values = {
         "model": dict(pipeline.fingerprint()),
         "settings": {
@@ -124,12 +124,12 @@ def premises(
             "prompts": [condition.caption() for condition in conditions],
             "seeds": list(range(seed, seed + seeds)),
             "nearest": nearest,
-            "depths": found.depths,
+            "depths": figures.depths,
         },
         "rows": rows,
         "by_cell": {
-            "top_probability": found.top_probability.mean(axis=0).round(6).tolist(),
-            "entropy": found.entropy.mean(axis=0).round(6).tolist(),
+            "top_probability": figures.top_probability.mean(axis=0).round(6).tolist(),
+            "entropy": figures.entropy.mean(axis=0).round(6).tolist(),
         },
         "passes": [{"nodes": size, "times": times} for size, times in passes],
         "knee": None if knee is None else knee._asdict(),
@@ -170,7 +170,7 @@ def _knee(curve: "CostCurveFile | None") -> "Knee | None":
     return None if curve is None or curve.in_cycle is None else find_knee(curve.in_cycle.target_ms)
 
 
-def _rows(found: "Premises", passes: list[tuple[int, float]], knee: "Knee | None") -> list[dict[str, Any]]:
+def _rows(figures: "Premises", passes: list[tuple[int, float]], knee: "Knee | None") -> list[dict[str, Any]]:
     from underpaint.sim.premises.figures import Figure, mean_figure
     from underpaint.sim.premises.regions import REGIONS
 
@@ -178,29 +178,29 @@ def _rows(found: "Premises", passes: list[tuple[int, float]], knee: "Knee | None
 
     def add(key: str, name: str, one: "Figure | None") -> None:
         if one is not None:
-            held = {"value": one.value, "low": one.low, "high": one.high, "published": _PUBLISHED.get(key)}
-            rows.append({"figure": name, **held})
+            values = {"value": one.value, "low": one.low, "high": one.high, "published": _PUBLISHED.get(key)}
+            rows.append({"figure": name, **values})
 
-    add("top", "likeliest token, mean probability", found.mean_top())
-    add("perplexity", "perplexity", found.perplexity())
-    add("entropy", "entropy, nats", mean_figure(found.entropy))
+    add("top", "likeliest token, mean probability", figures.mean_top())
+    add("perplexity", "perplexity", figures.perplexity())
+    add("entropy", "entropy, nats", mean_figure(figures.entropy))
     for name in REGIONS:
-        where = f"{name} cells ({found.region_share(name):.0%})"
-        add("region", f"likeliest token in {where}", found.region_top(name))
-        add("region entropy", f"entropy in {where}, nats", found.region_entropy(name))
-    add("factor", "likeliest token, surest region over least sure", found.region_factor())
-    add("near", f"mass of the {found.nearest} nearest codes", mean_figure(found.near_mass))
-    add("control", f"mass of {found.nearest} random codes as frequent", mean_figure(found.control_mass))
-    add("ratio", "nearest codes over random ones", found.near_ratio())
-    for depth in range(found.depths):
+        where = f"{name} cells ({figures.region_share(name):.0%})"
+        add("region", f"likeliest token in {where}", figures.region_top(name))
+        add("region entropy", f"entropy in {where}, nats", figures.region_entropy(name))
+    add("factor", "likeliest token, surest region over least sure", figures.region_factor())
+    add("near", f"mass of the {figures.nearest} nearest codes", mean_figure(figures.near_mass))
+    add("control", f"mass of {figures.nearest} random codes as frequent", mean_figure(figures.control_mass))
+    add("ratio", "nearest codes over random ones", figures.near_ratio())
+    for depth in range(figures.depths):
         past = f"{depth + 1} past the root"
-        add(f"overlap {depth + 1}", f"overlap of drafter and target, {past}", found.acceptance_at(depth))
-        add("agreement", f"same likeliest token, {past}", found.agreement_at(depth))
-        add("draft top", f"drafter's likeliest token, {past}", found.draft_top_at(depth))
-        add("draft entropy", f"drafter's entropy, {past}, nats", found.draft_entropy_at(depth))
-    add("left", "overlap, correlation with the left cell's", found.locality("left"))
-    add("above", "overlap, correlation with the upper cell's", found.locality("above"))
-    add("elsewhere", "the same with another image's cell", found.locality("elsewhere"))
+        add(f"overlap {depth + 1}", f"overlap of drafter and target, {past}", figures.acceptance_at(depth))
+        add("agreement", f"same likeliest token, {past}", figures.agreement_at(depth))
+        add("draft top", f"drafter's likeliest token, {past}", figures.draft_top_at(depth))
+        add("draft entropy", f"drafter's entropy, {past}, nats", figures.draft_entropy_at(depth))
+    add("left", "overlap, correlation with the left cell's", figures.locality("left"))
+    add("above", "overlap, correlation with the upper cell's", figures.locality("above"))
+    add("elsewhere", "the same with another image's cell", figures.locality("elsewhere"))
     for size in _PASSES:
         if passes and passes[0][0] <= size <= passes[-1][0]:
             times = float(np.interp(size, [one for one, _ in passes], [one for _, one in passes]))

@@ -71,7 +71,7 @@ class PromptOptions:
                     "--prompts-form, --skip-unknown and --skip-repeated need --prompts FILE; add it, or leave them out"
                 )
             return None
-        form = next((known for known in PROMPT_FORMS if known == self.prompts_form), None)
+        form = next((choice for choice in PROMPT_FORMS if choice == self.prompts_form), None)
         if form is None and self.prompts_form is not None:
             raise ValueError(
                 f"--prompts-form: unknown form '{self.prompts_form}'; {suggest(self.prompts_form, PROMPT_FORMS)}"

@@ -61,11 +61,11 @@ def tables(
 
 def _published_table(checked: "Sequence[Checked]") -> ResultTable:
     group = checked[0].group
-    own = any(one.row.paper for one in checked)
+    has_papers = any(one.row.paper for one in checked)
     columns = (
         Column("method", prose=True),
         Column("data"),
-        *((Column("source", prose=True),) if own else ()),
+        *((Column("source", prose=True),) if has_papers else ()),
         figure("published", "published", ".2f", "x"),
         figure("predicted", "predicted", ".2f", "x"),
         figure("error", "error", "+.1%"),
@@ -105,8 +105,8 @@ def known(form: FormatOption = Format.table) -> None:
     synthetic = []
     for model in SYNTHETIC_MODELS:
         settings = {field.name: model.defaults.get(field.name, field.default) for field in fields(model.make)}
-        shown = ", ".join(f"{key}={value}" for key, value in settings.items())
-        synthetic.append({"name": model.name, "title": model.title, "settings": shown})
+        settings_text = ", ".join(f"{key}={value}" for key, value in settings.items())
+        synthetic.append({"name": model.name, "title": model.title, "settings": settings_text})
     machines = [
         {"name": one.name, "title": one.title, "bandwidth": one.bandwidth, "peak": one.peak, "source": one.source}
         for one in MACHINES
@@ -220,9 +220,9 @@ def sweep(
         out = out or Path("runs/simulate") / short_hash(asdict(plan))
         check_folder_writable(out)
         page = out / "report.html"
-        own = {"the record of simulations": out / "results.jsonl", "the report": page}
-        own["the record of blocks"] = out / "blocks.jsonl"
-        check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
+        outputs = {"the record of simulations": out / "results.jsonl", "the report": page}
+        outputs["the record of blocks"] = out / "blocks.jsonl"
+        check_apart(outputs if json_file == STANDARD_OUTPUT else {**outputs, "--json": json_file})
         check_replaceable("the report", page)
         jobs = jobs or usable_cores()
         check(plan, planned, jobs if on == "local" else 0)
@@ -272,13 +272,13 @@ def _split(text: str) -> tuple[str, ...]:
     return names
 
 
-def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Any, ...]]:
+def _read_vary(vary: list[str], names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Any, ...]]:
     """Read values by the types of the settings. Values of unknown settings stay text, and the plan refuses them."""
     from underpaint.runtime.methods.settings import read_setting, settings_of
     from underpaint.sim.sweep.plan import settings_known, settings_made_by
 
     varied: dict[str, tuple[Any, ...]] = {}
-    for text in given:
+    for text in vary:
         key, equals, values = text.partition("=")
         if not equals or key in varied:
             raise ValueError(f"--vary {text}: expected part.setting=value,value, each setting once")

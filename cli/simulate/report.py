@@ -27,10 +27,10 @@ class Plot(NamedTuple):
 def plots(lines: Sequence[Line], plan: SweepPlan) -> list[Plot]:
     """Draw the figures that these results allow, on the sweep's first machine."""
     machine = plan.machines[0]
-    shown = [_plot(spec, partial(spec.draw, lines, machine)) for spec in FIGURES.values() if spec.of == "results"]
+    candidates = [_plot(spec, partial(spec.draw, lines, machine)) for spec in FIGURES.values() if spec.of == "results"]
     traces = [load(Path(name)) for name in plan.models[:1] if name.endswith(TRACE)]
-    shown += [_plot(FIGURES["acceptance"], partial(FIGURES["acceptance"].draw, trace)) for trace in traces]
-    return [plot for plot in shown if plot is not None]
+    candidates += [_plot(FIGURES["acceptance"], partial(FIGURES["acceptance"].draw, trace)) for trace in traces]
+    return [plot for plot in candidates if plot is not None]
 
 
 def _plot(spec: FigureSpec, draw: Callable[[], Figure]) -> Plot | None:

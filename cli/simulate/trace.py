@@ -170,9 +170,9 @@ def trace(
         if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         names = read_names(methods)
-        own = settings_by_method(setting or [], names)
+        settings = settings_by_method(setting or [], names)
         for name in names:
-            resolve(name, checked, None, own[name], preset or TUNED)
+            resolve(name, checked, None, settings[name], preset or TUNED)
         check_file_writable(out)
         pipeline = live.open_models(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
@@ -180,7 +180,9 @@ def trace(
         usual = preset or usual_preset(pipeline)
         presets = (usual,) if preset else (usual, *(other for other in PRESETS if other != usual))
         configs = [
-            (name, resolve(name, sampling.temperature, None, own[name], each)) for each in presets for name in names
+            (name, resolve(name, sampling.temperature, None, settings[name], each))
+            for each in presets
+            for name in names
         ]
         if pipeline.loaded_drafter is None:
             pipeline.drafter(sampling)  # raises an error with a remedy
@@ -265,8 +267,8 @@ def _write_acceptance(source: Path | None, out: Path, length: int, seed: int) ->
     else:
         log = read_acceptance(source)
     write_beside(out, aiperf_lines(log))
-    kept = ", ".join(f"{log.acceptance(position).mean:.3f}" for position in range(1, log.positions + 1))
-    typer.echo(f"{log.steps.size} requests of {log.engine}, {int(log.steps.sum()):,} cycles. Kept by position: {kept}")
+    rates = ", ".join(f"{log.acceptance(position).mean:.3f}" for position in range(1, log.positions + 1))
+    typer.echo(f"{log.steps.size} requests of {log.engine}, {int(log.steps.sum()):,} cycles. Kept by position: {rates}")
     typer.echo(str(out))
     note(f"Acceptance counts cannot answer: {'; '.join(CANNOT)}.")
     note(f"next: underpaint advise {shlex.quote(str(out))} --machine a100/llamagen-xl")

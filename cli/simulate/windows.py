@@ -19,8 +19,8 @@ TEMPERATURE: Final = "temperature"
 
 def windows_apart(vary: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the texts of --vary into those about windows and the others."""
-    own = [text for text in vary if text.startswith(f"{PART}.")]
-    return own, [text for text in vary if text not in own]
+    window_texts = [text for text in vary if text.startswith(f"{PART}.")]
+    return window_texts, [text for text in vary if text not in window_texts]
 
 
 def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowRecipe, ...]:
@@ -39,10 +39,10 @@ def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowR
     used: set[str] = set()
     for method in methods:
         plain = WindowRecipe.of(method, resolve(method, 1.0).to_dict())
-        own = {name: found_as for name in axes if (found_as := _spelled(plain, name)) is not None}
-        used |= own.keys()
-        for values in itertools.product(*(axes[name] for name in own)):
-            settings = [f"{name}={value}" for name, value in zip(own.values(), values, strict=True)]
+        spellings = {name: found_as for name in axes if (found_as := _spelled(plain, name)) is not None}
+        used |= spellings.keys()
+        for values in itertools.product(*(axes[name] for name in spellings)):
+            settings = [f"{name}={value}" for name, value in zip(spellings.values(), values, strict=True)]
             recorded = resolve(method, 1.0, settings=settings).to_dict()
             recipes += [WindowRecipe.of(method, recorded, temperature) for temperature in temperatures]
     for name in axes.keys() - used:

@@ -45,8 +45,8 @@ def tokenizer(
     from underpaint.training.tokenizer import CONFIG, LOOP, train_tokenizer
 
     with run.started("runs/tokenizer") as folder:
-        with stages() as told:
-            pictures = TexturedPictures(report=told)
+        with stages() as report_stage:
+            pictures = TexturedPictures(report=report_stage)
         config = replace(CONFIG, codebook_size=codes)
         report(train_tokenizer(folder, pictures, config=config, **run.common(LOOP)), folder)
 
@@ -68,8 +68,8 @@ def judge(
     with run.started("runs/judge") as folder:
         if tokenizer is not None:
             read(tokenizer, "tokenizer")
-        with stages() as told:
-            sheet = TexturedPictures(report=told).sheet
+        with stages() as report_stage:
+            sheet = TexturedPictures(report=report_stage).sheet
         report(train_judge(folder, sheet, tokenizer=tokenizer, **run.common(DEFAULT_LOOP)), folder)
 
 

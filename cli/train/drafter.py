@@ -134,10 +134,10 @@ def drafter(
             on_interrupt(lambda: f"stopped while drawing; the same command continues {folder}"),
             progress("drawing pictures", len(ids)) as advance,
         ):
-            drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
+            drawn_pictures = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
         outcome = train_live_drafter(
             pipeline.live,
-            drawn,
+            drawn_pictures,
             folder,
             settings=settings,
             loop=common["loop"],

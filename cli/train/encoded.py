@@ -23,19 +23,19 @@ def encoded_pairs(scenes: Scenes, pair: Pair, device: str) -> PairedScenes:
     sides = pair.low, pair.high
     grids = pair.grids(vq_config(scenes.tokenizer_from).stride)
     settings = settings_for(pair.high, grids.high.cells)
-    own = None if pair.pictures_from is None else FolderPictures(pair.pictures_from)
+    folder_pictures = None if pair.pictures_from is None else FolderPictures(pair.pictures_from)
     _tell(scenes, f"{sides[0]} and {sides[1]} px")
-    with stages() as told:
-        pictures: Pictures = TexturedPictures(report=told) if own is None else own
-    source = TexturedPictures.source if own is None else own.source
+    with stages() as report_stage:
+        pictures: Pictures = TexturedPictures(report=report_stage) if folder_pictures is None else folder_pictures
+    source = TexturedPictures.source if folder_pictures is None else folder_pictures.source
 
-    def pairs(split: Split, wanted: int) -> PairedCodes:
-        count = wanted if own is None else min(wanted, own.count(split))
+    def pairs(split: Split, limit: int) -> PairedCodes:
+        count = limit if folder_pictures is None else min(limit, folder_pictures.count(split))
 
         def codes(side: int) -> NDArray[np.int16]:
-            with _encoding(side) as told:
+            with _encoding(side) as advance:
                 where = (scenes.tokens, scenes.tokenizer_from, pictures)
-                return encode_pictures(*where, side, count, split, source, device, told)
+                return encode_pictures(*where, side, count, split, source, device, advance)
 
         return PairedCodes(*(codes(side) for side in sides))
 
@@ -52,11 +52,11 @@ def _tell(scenes: Scenes, sizes: str) -> None:
 def _encoding(side: int) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of encoding; nothing is shown if the codes exist already."""
     with ExitStack() as opened:
-        shown: list[Advance] = []
+        bars: list[Advance] = []
 
         def told(done: int, total: int) -> None:
-            if not shown:
-                shown.append(opened.enter_context(progress(f"encoding pictures of {side} px", total)))
-            shown[0](done)
+            if not bars:
+                bars.append(opened.enter_context(progress(f"encoding pictures of {side} px", total)))
+            bars[0](done)
 
         yield told

@@ -63,14 +63,14 @@ class Pair:
 
     def check(self) -> None:
         """Raise ValueError unless the first side is smaller and divides the second, and pictures of both exist."""
-        told = f"--from {self.low} --to {self.high}"
+        options = f"--from {self.low} --to {self.high}"
         if self.low >= self.high:
-            raise ValueError(f"{told}: expected the smaller side first")
+            raise ValueError(f"{options}: expected the smaller side first")
         if self.high % self.low:
-            raise ValueError(f"{told}: expected the larger side to be a whole multiple of the smaller")
+            raise ValueError(f"{options}: expected the larger side to be a whole multiple of the smaller")
         if self.pictures_from is None and not {self.low, self.high} <= set(RESOLUTIONS):
             sides = ", ".join(map(str, RESOLUTIONS))
-            raise ValueError(f"{told}: scenes are rendered at {sides} px; give --pictures FOLDER for other sides")
+            raise ValueError(f"{options}: scenes are rendered at {sides} px; give --pictures FOLDER for other sides")
 
     def grids(self, stride: int) -> ResolutionMap:
         """Return both grids of a tokenizer with `stride` pixels per code; ValueError if `low` is no multiple."""
@@ -115,8 +115,8 @@ class Run:
 
     def common(self, loop: "LoopSettings") -> Common:
         """Return the options as recipes take them; `loop` is the recipe's own, whose length they may change."""
-        own = replace(loop, steps=self.steps or loop.steps, minutes=self.minutes)
-        return Common(loop=own, seed=self.seed, device=self.device)
+        settings = replace(loop, steps=self.steps or loop.steps, minutes=self.minutes)
+        return Common(loop=settings, seed=self.seed, device=self.device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ def stages() -> Iterator[Callable[[str, int, int, str], None]]:
     A bar ends with its stage, so that later work may show a bar of its own.
     """
     with ExitStack() as opened:
-        shown: dict[str, Advance] = {}
+        bars: dict[str, Advance] = {}
 
         def told(what: str, done: int, total: int, unit: str) -> None:
-            if what not in shown:
+            if what not in bars:
                 opened.close()
-                shown[what] = opened.enter_context(progress(what, total, done, unit))
-            shown[what](done)
+                bars[what] = opened.enter_context(progress(what, total, done, unit))
+            bars[what](done)
             if done >= total:
                 opened.close()
 

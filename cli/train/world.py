@@ -60,12 +60,12 @@ def world(
         if compiled and device == "cpu":
             _require_compiler()
         note(f"{out}: {describe_products(device)}")
-        with stages() as told:
-            pictures = TexturedPictures(report=told)
+        with stages() as report_stage:
+            pictures = TexturedPictures(report=report_stage)
         about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
-        with stages() as told:
+        with stages() as report_stage:
             parts = textured_stages(
-                out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=told
+                out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=report_stage
             )
             reports = train_world(out, hours, parts, about, only=only or (), report=_told)
     if reports[-1].state == "stopped":
