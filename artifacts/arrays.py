@@ -90,8 +90,8 @@ class ArrayFile:
         try:
             with zipfile.ZipFile(path) as listed:
                 members = listed.infolist()
-            held = [member.filename for member in members]
-            if len(set(held)) < len(held):
+            names = [member.filename for member in members]
+            if len(set(names)) < len(names):
                 raise ArrayError("an array stands twice in it")
             self.nbytes = sum(member.file_size for member in members)
             """Bytes of all arrays, unpacked."""
@@ -118,12 +118,12 @@ class ArrayFile:
             raise ArrayError(f"there is no array '{name}' in it")
         try:
             with _no_warnings():
-                found = self._arrays[name]
+                array = self._arrays[name]
         except (OSError, *_UNREADABLE) as error:
             raise ArrayError(f"{name}: {error}") from error
-        if not isinstance(found, np.ndarray):
+        if not isinstance(array, np.ndarray):
             raise ArrayError(f"{name}: expected an array of NumPy's")
-        return form.checked(found, name)
+        return form.checked(array, name)
 
     def read_json(self, name: str) -> Any:
         """The value of an array that holds one JSON text; raises ArrayError as `read`, JsonError if it is not JSON."""
@@ -135,12 +135,12 @@ def read_npy(path: Path, form: ArrayForm) -> NDArray[Any]:
     check_regular(path)
     try:
         with _no_warnings():
-            found = np.load(path, allow_pickle=False)
+            array = np.load(path, allow_pickle=False)
     except _UNREADABLE as error:
         raise ArrayError(f"no .npy file of NumPy's: {error}") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise ArrayError("expected an .npy file of NumPy's, got an .npz one")
-    return form.checked(found, "the array")
+    return form.checked(array, "the array")
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:

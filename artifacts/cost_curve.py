@@ -275,15 +275,15 @@ def engine_costs(curve: CostCurveFile) -> EngineCosts:
     within = curve.in_cycle
     if "cost_aware" not in within.host_ms:
         raise ValueError(f"{curve.name}.json: host_ms of '{IN_CYCLE}' holds no 'cost_aware'; {_REMEDY}")
-    own = within.host_ms["cost_aware"]
-    verify = tuple((nodes, ms + own.cycle + own.node * nodes) for nodes, ms in within.target_ms)
-    costs = EngineCosts(verify, tuple((nodes, ms + own.level) for nodes, ms in within.draft_ms))
+    host = within.host_ms["cost_aware"]
+    verify = tuple((nodes, ms + host.cycle + host.node * nodes) for nodes, ms in within.target_ms)
+    costs = EngineCosts(verify, tuple((nodes, ms + host.level) for nodes, ms in within.draft_ms))
     chain = within.host_ms.get("cost_aware_chain")
     if not within.chain_ms or chain is None:
         costs = costs._replace(plain_ms=within.plain_ms)
     else:
         plain_ms = within.target_ms[0][1] + chain.cycle + chain.node
-        costs = costs._replace(chain_ms=_chain_ms(within.chain_ms, own, chain), plain_ms=plain_ms)
+        costs = costs._replace(chain_ms=_chain_ms(within.chain_ms, host, chain), plain_ms=plain_ms)
     if costs.plain_ms is None or costs.plain_ms <= 0.0:
         raise ValueError(f"{curve.name}.json: a plain step must take a positive time, got {costs.plain_ms}")
     return costs._replace(fingerprint=curve.fingerprint, trees=_tree_costs(within))

@@ -153,29 +153,29 @@ def new_value(layer: int) -> str:
 def pass_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The inputs of a plain pass, in the order of the graph."""
     kind = PRECISION_TYPES[config.precision]
-    found = [
+    specs = [
         TensorSpec(TOKENS, "int64", ("B", "T")),
         TensorSpec(CELLS, "int64", ("B", "T")),
         TensorSpec(BIAS, "float32", ("B", "T", "S+T")),
     ]
     if config.drafter:
-        found.append(TensorSpec(FEATURES, "float32", ("B", "T", config.dim)))
+        specs.append(TensorSpec(FEATURES, "float32", ("B", "T", config.dim)))
     if config.external_cond_rows:
-        found.append(TensorSpec(EXTERNAL_COND_ROWS, "float32", ("C", config.dim)))
+        specs.append(TensorSpec(EXTERNAL_COND_ROWS, "float32", ("C", config.dim)))
     for layer in range(config.layers):
-        found.append(TensorSpec(past_key(layer), kind, ("B", config.kv_heads, config.head_dim, "S")))
-        found.append(TensorSpec(past_value(layer), kind, ("B", config.kv_heads, "S", config.head_dim)))
-    return tuple(found)
+        specs.append(TensorSpec(past_key(layer), kind, ("B", config.kv_heads, config.head_dim, "S")))
+        specs.append(TensorSpec(past_value(layer), kind, ("B", config.kv_heads, "S", config.head_dim)))
+    return tuple(specs)
 
 
 def pass_outputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The outputs of a plain pass, in the order of the graph."""
     kind = PRECISION_TYPES[config.precision]
-    found = [
+    specs = [
         TensorSpec(LOGITS, "float32", ("B", "T", config.vocab_size)),
         TensorSpec(PREDICTED_FEATURES if config.drafter else FEATURES, "float32", ("B", "T", config.dim)),
     ]
     for layer in range(config.layers):
-        found.append(TensorSpec(new_key(layer), kind, ("B", config.kv_heads, "T", config.head_dim)))
-        found.append(TensorSpec(new_value(layer), kind, ("B", config.kv_heads, "T", config.head_dim)))
-    return tuple(found)
+        specs.append(TensorSpec(new_key(layer), kind, ("B", config.kv_heads, "T", config.head_dim)))
+        specs.append(TensorSpec(new_value(layer), kind, ("B", config.kv_heads, "T", config.head_dim)))
+    return tuple(specs)

@@ -96,7 +96,7 @@ def layers_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     `CELLS` [R, T] int64: negative cells count back from the last condition position.
     """
     kind = PRECISION_TYPES[config.precision]
-    found = [
+    specs = [
         TensorSpec(EMBEDDINGS, kind, ("R", "T", config.dim)),
         TensorSpec(CELLS, "int64", ("R", "T")),
         TensorSpec(SEES, "bool", ("R", 1, "T", "P")),
@@ -104,8 +104,8 @@ def layers_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
         TensorSpec(READ_PLACES, "int64", ("R",)),
     ]
     if config.drafter:
-        found.append(TensorSpec(FEATURES, kind, ("R", "T", config.dim)))
-    return (*found, *(spec for pair in cache_specs(config) for spec in pair[:1]))
+        specs.append(TensorSpec(FEATURES, kind, ("R", "T", config.dim)))
+    return (*specs, *(spec for pair in cache_specs(config) for spec in pair[:1]))
 
 
 def layers_outputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:

@@ -65,9 +65,9 @@ def _new_and_locked(beside: Path) -> BinaryIO:
         try:
             file = beside.open("xb")
         except FileExistsError:
-            with suppress(FileNotFoundError), beside.open("rb") as left:
-                _lock(left)  # waits for its writer, if that is still running
-                if _names(beside, left):
+            with suppress(FileNotFoundError), beside.open("rb") as old_file:
+                _lock(old_file)  # waits for its writer, if that is still running
+                if _names(beside, old_file):
                     beside.unlink()
             continue
         _lock(file)
@@ -114,9 +114,9 @@ def check_regular(path: Path) -> None:
 
     A missing path passes: opening it reports what is missing.
     """
-    found = other_kind(path)
-    if found is not None:
-        raise OSError(f"{path}: expected a regular file, got {found}; name a file, or copy the content into one")
+    kind = other_kind(path)
+    if kind is not None:
+        raise OSError(f"{path}: expected a regular file, got {kind}; name a file, or copy the content into one")
 
 
 def read_regular(path: Path) -> bytes:

@@ -55,14 +55,14 @@ def build_index(
     drawn_by = [manifests[name] for name in targets]
     if family is None:
         family = before.family if before else ""
-    same = before is not None and all(before.models.get(found.name) == entry_of(found) for found in drawn_by)
+    same = before is not None and all(before.models.get(manifest.name) == entry_of(manifest) for manifest in drawn_by)
     if condition is None:
         condition = before.condition if before and targets and same else _condition(drawn_by, family)
     if sampling_params is None:
-        kept = before is not None and before.resolutions and before.condition == condition
-        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition)
+        keep_sampling = before is not None and before.resolutions and before.condition == condition
+        sampling_params = before.sampling() if before and keep_sampling else _sampling(drawn_by, condition)
     return ModelIndex(
-        models={name: entry_of(found) for name, found in manifests.items()},
+        models={name: entry_of(manifest) for name, manifest in manifests.items()},
         resolutions=resolutions,
         tokenizer=tokenizer,
         condition=known_condition(condition, str(folder)),
@@ -87,21 +87,21 @@ def write_index(
 
 
 def _of_kind(manifests: Mapping[str, Manifest], kind: str) -> list[str]:
-    return [name for name, found in manifests.items() if found.kind == kind]
+    return [name for name, manifest in manifests.items() if manifest.kind == kind]
 
 
 def _single(manifests: Mapping[str, Manifest], kind: str, folder: Path) -> str | None:
     """The only model of a kind, or None; raises ManifestError if there are two."""
-    held = _of_kind(manifests, kind)
-    if len(held) > 1:
-        raise ManifestError(f"{folder}: expected one {kind}, got {', '.join(held)}; export into separate folders")
-    return held[0] if held else None
+    names = _of_kind(manifests, kind)
+    if len(names) > 1:
+        raise ManifestError(f"{folder}: expected one {kind}, got {', '.join(names)}; export into separate folders")
+    return names[0] if names else None
 
 
-def _config(found: Manifest) -> DecoderConfig:
+def _config(manifest: Manifest) -> DecoderConfig:
     """The config of a target or a drafter; raises ManifestError if its manifest has none."""
     try:
-        return read_config(found.settings, f"{found.name}: settings")
+        return read_config(manifest.settings, f"{manifest.name}: settings")
     except ValueError as error:
         raise ManifestError(f"{error}; {REMEDY}") from error
 
@@ -129,19 +129,19 @@ def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, st
 
 def _beside(kind: str, grid: tuple[int, int], manifests: Mapping[str, Manifest], folder: Path) -> str | None:
     """The only model of a kind for a grid, or None; raises ManifestError if there are two."""
-    held = [name for name in _of_kind(manifests, kind) if _config(manifests[name]).grid == grid]
-    if len(held) > 1:
+    names = [name for name in _of_kind(manifests, kind) if _config(manifests[name]).grid == grid]
+    if len(names) > 1:
         raise ManifestError(
-            f"{folder}: expected one {kind.replace('_', ' ')} of {grid[0]} x {grid[1]} codes, got {', '.join(held)}; "
+            f"{folder}: expected one {kind.replace('_', ' ')} of {grid[0]} x {grid[1]} codes, got {', '.join(names)}; "
             "export into separate folders"
         )
-    return held[0] if held else None
+    return names[0] if names else None
 
 
 def _draft_target(target: str, grid: tuple[int, int], manifests: Mapping[str, Manifest], folder: Path) -> str | None:
     """The draft target of `grid` with the weights of `target`; ignores one left by an export of other weights."""
     weights = manifests[target].content_sha256
-    same = {name: found for name, found in manifests.items() if found.content_sha256 == weights}
+    same = {name: manifest for name, manifest in manifests.items() if manifest.content_sha256 == weights}
     return _beside(DRAFT_TARGET, grid, same, folder)
 
 
@@ -159,13 +159,13 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
         raise ManifestError(f"{folder}: two targets draw one grid; export them into separate folders")
     kinds = {"target", "drafter", DRAFT_TARGET, "codebook", "image_decoder", "image_encoder"}
     sizes = {
-        name: int(found.settings["vocab_size"])
-        for name, found in manifests.items()
-        if found.kind in kinds and "vocab_size" in found.settings
+        name: int(manifest.settings["vocab_size"])
+        for name, manifest in manifests.items()
+        if manifest.kind in kinds and "vocab_size" in manifest.settings
     }
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ManifestError(f"{folder}: expected models of one codebook, got numbers of codes: {told}; {REMEDY}")
+        sizes_text = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ManifestError(f"{folder}: expected models of one codebook, got numbers of codes: {sizes_text}; {REMEDY}")
 
 
 def _condition(targets: Iterable[Manifest], family: str) -> str:
@@ -182,12 +182,12 @@ def _condition(targets: Iterable[Manifest], family: str) -> str:
 
 def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
     """The targets' published sampling parameters; without guidance if no target has an unconditional row."""
-    held = list(targets)
+    manifests = list(targets)
     if condition == PROMPT_GRAMMAR:
         return TEXTURED_SAMPLING
-    published = next((SAMPLING_BY_KIND[kind] for kind in map(_kind, held) if kind in SAMPLING_BY_KIND), None)
+    published = next((SAMPLING_BY_KIND[kind] for kind in map(_kind, manifests) if kind in SAMPLING_BY_KIND), None)
     sampling = published or PUBLISHED_SAMPLING
-    return sampling if any(_config(found).guided for found in held) else replace(sampling, guidance=1.0)
+    return sampling if any(_config(manifest).guided for manifest in manifests) else replace(sampling, guidance=1.0)
 
 
 def _kind(target: Manifest) -> str:

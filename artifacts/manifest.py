@@ -123,12 +123,12 @@ def read(path: Path) -> Manifest:
     except ValueError as error:
         raise ManifestError(f"{path}: {error}") from error
     try:
-        made = build_typed(Manifest, values, f"manifest {path}")
-        for file in (made.file, *([made.weights.file] if made.weights else [])):
+        manifest = build_typed(Manifest, values, f"manifest {path}")
+        for file in (manifest.file, *([manifest.weights.file] if manifest.weights else [])):
             check_beside(file, f"manifest {path}")
     except ValueError as error:
         raise ManifestError(f"{error}; {_REMEDY}") from error
-    return made
+    return manifest
 
 
 def check_beside(file: str, what: str) -> None:
@@ -152,14 +152,14 @@ def check(manifest: Manifest, folder: Path) -> Path:
 def _check_file(name: str, path: Path, size: int, sha256: str) -> None:
     if not path.is_file():
         raise ManifestError(f"{name}: no model file at {path}; export the model again")
-    held = path.stat().st_size
-    if held != size:
+    actual_size = path.stat().st_size
+    if actual_size != size:
         raise ManifestError(
-            f"{path}: expected {size} bytes, got {held}: the file is cut short or is another one; "
+            f"{path}: expected {size} bytes, got {actual_size}: the file is cut short or is another one; "
             "export the model again"
         )
-    found = digest(path)
-    if found != sha256:
+    actual_sha256 = digest(path)
+    if actual_sha256 != sha256:
         raise ManifestError(
-            f"{path}: expected sha256 {sha256}, got {found}: the file was changed; export the model again"
+            f"{path}: expected sha256 {sha256}, got {actual_sha256}: the file was changed; export the model again"
         )

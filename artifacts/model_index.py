@@ -93,8 +93,8 @@ class ModelIndex:
 
         A new export of the same weights therefore changes no record of results. Unknown names are left out.
         """
-        known = {name: self.models[name] for name in sorted(set(names)) if name in self.models}
-        return {name: entry.weights_sha256 or entry.sha256 for name, entry in known.items()}
+        entries = {name: self.models[name] for name in sorted(set(names)) if name in self.models}
+        return {name: entry.weights_sha256 or entry.sha256 for name, entry in entries.items()}
 
     def resolution(self, asked: int | None = None) -> ResolutionEntry:
         """The entry for pictures with `asked` pixels or rows of codes per side; None returns the largest.
@@ -106,26 +106,26 @@ class ModelIndex:
         for entry in self.resolutions:
             if asked == (entry.grid[0] if entry.side is None else entry.side):
                 return entry
-        known = ", ".join(str(entry.grid[0] if entry.side is None else entry.side) for entry in self.resolutions)
-        raise ManifestError(f"resolution {asked}: the folder draws {known}; choose one of these")
+        choices = ", ".join(str(entry.grid[0] if entry.side is None else entry.side) for entry in self.resolutions)
+        raise ManifestError(f"resolution {asked}: the folder draws {choices}; choose one of these")
 
 
 def read_manifests(folder: Path) -> dict[str, Manifest]:
     """The manifests of a folder by model name, sorted; ignores other JSON files (cost curves, tables)."""
-    found = {}
+    manifests = {}
     for path in sorted(folder.glob("*.json")):
         if path.name != INDEX and is_manifest(path):
-            found[path.stem] = read(path)
-    return found
+            manifests[path.stem] = read(path)
+    return manifests
 
 
 def is_manifest(path: Path) -> bool:
     """Whether a JSON file is a model's manifest rather than a table. A damaged file counts as a manifest."""
     try:
-        held = read_json(path)
+        content = read_json(path)
     except ValueError:
         return True
-    return isinstance(held, dict) and {"kind", "sha256"} <= held.keys()
+    return isinstance(content, dict) and {"kind", "sha256"} <= content.keys()
 
 
 def read_index(folder: Path) -> ModelIndex:
@@ -162,15 +162,15 @@ def _parsed(folder: Path) -> ModelIndex:
         why = f"it has no {INDEX}, so it is of an older format" if older else f"it has no {INDEX}"
         raise ManifestError(f"{folder} is no folder of models that this version opens: {why}; {REMEDY}")
     try:
-        held = read_object(path)
+        values = read_object(path)
     except ValueError as error:
         raise ManifestError(f"{path}: damaged ({error}); {REMEDY}") from error
     try:
-        check_format(held.get("format"), INDEX_FORMAT, REMEDY)
+        check_format(values.get("format"), INDEX_FORMAT, REMEDY)
     except ValueError as error:
         raise ManifestError(f"{path}: {error}") from error
     try:
-        index = build_typed(ModelIndex, held, str(path))
+        index = build_typed(ModelIndex, values, str(path))
         _check_names(index)
         index.sampling()
         known_condition(index.condition, str(path))

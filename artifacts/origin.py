@@ -84,12 +84,12 @@ def _kind_of_json(path: Path, head: bytes, size: int) -> str | None:
     first = _parsed(head.partition(b"\n")[0])
     if isinstance(first, dict) and (path.suffix == ".jsonl" or not _parsed_file(path)) and first.keys() & _LOG_HEADS:
         return LOG
-    held = _parsed_file(path)
-    if isinstance(held, dict) and VERSION_KEY in held:
-        return str(held.get("kind")) if held.get("kind") in RESULTS else None
-    while isinstance(held, list) and held:
-        held = held[0]
-    return "json" if isinstance(held, dict) and any(form <= held.keys() for form in _FORMS) else None
+    content = _parsed_file(path)
+    if isinstance(content, dict) and VERSION_KEY in content:
+        return str(content.get("kind")) if content.get("kind") in RESULTS else None
+    while isinstance(content, list) and content:
+        content = content[0]
+    return "json" if isinstance(content, dict) and any(form <= content.keys() for form in _FORMS) else None
 
 
 _LOG_HEADS: Final = frozenset({"hash"})

@@ -39,8 +39,8 @@ class ResultsError(ValueError):
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of every kind of results."""
     text = files("underpaint.artifacts").joinpath("results_schema.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    json_schema: dict[str, Any] = json.loads(text)
+    return json_schema
 
 
 def results_text(values: Any) -> str:
@@ -56,8 +56,8 @@ def with_envelope(kind: str, machine: Mapping[str, Any], command: str, values: M
 
 def read_results(path: Path) -> dict[str, Any]:
     """Read a results file; raises ResultsError if it is missing, not JSON, of another version, or invalid."""
-    found = _read_object(path)
-    version = found.get(VERSION_KEY)
+    results = _read_object(path)
+    version = results.get(VERSION_KEY)
     if version is None:
         raise ResultsError(
             f"{path}: expected results of version {VERSION}, got a file without '{VERSION_KEY}'; name a file that "
@@ -67,17 +67,19 @@ def read_results(path: Path) -> dict[str, Any]:
         newer = type(version) is int and version > VERSION
         todo = "install a newer underpaint" if newer else "repeat the command that wrote it"
         raise ResultsError(f"{path}: results of version {version!r}, this reads version {VERSION}; {todo}")
-    problems = problems_of(found)
+    problems = problems_of(results)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ResultsError(f"{path}: {problems[0]}{more}; write it again, or mend the file")
-    return found
+    return results
 
 
 def fingerprint(found: Mapping[str, Any]) -> str:
     """12 hex digits that identify a run by kind, machine, model (its hashes) and settings, not by its figures."""
-    told = {key: found.get(key) for key in ("kind", "machine", "model", "settings", "verifier", "models", "weights")}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    identity = {
+        key: found.get(key) for key in ("kind", "machine", "model", "settings", "verifier", "models", "weights")
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -87,9 +89,9 @@ def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     fingerprint and command have different figures.
     """
     runs: dict[str, dict[str, Any]] = {}
-    for name, found in results:
-        alone: list[dict[str, Any]] = [{"name": name, "results": found}]
-        parts: list[dict[str, Any]] = found["runs"] if found.get("kind") == "merged" else alone
+    for name, file_results in results:
+        alone: list[dict[str, Any]] = [{"name": name, "results": file_results}]
+        parts: list[dict[str, Any]] = file_results["runs"] if file_results.get("kind") == "merged" else alone
         for part in parts:
             key = fingerprint(part["results"])
             content = json.dumps(part["results"], sort_keys=True)
@@ -137,16 +139,16 @@ def validate(value: Any, rule: Mapping[str, Any], at: str = "", whole: Mapping[s
         problems.append(f"{place}: expected {rule.get('minItems', 0)}{most} of them, got {len(value)}")
     if isinstance(value, dict):
         problems += [f"{place}: '{name}' is missing" for name in rule.get("required", ()) if name not in value]
-        known = rule.get("properties", {})
-        for name, held in value.items():
-            own = known.get(name, rule.get("additionalProperties", True))
-            if own is False:
-                problems.append(f"{place}: unknown field '{name}'; known: {', '.join(sorted(known))}")
-            elif isinstance(own, Mapping):
-                problems += validate(held, own, f"{at}.{name}".lstrip("."), whole)
+        properties = rule.get("properties", {})
+        for name, item in value.items():
+            subschema = properties.get(name, rule.get("additionalProperties", True))
+            if subschema is False:
+                problems.append(f"{place}: unknown field '{name}'; known: {', '.join(sorted(properties))}")
+            elif isinstance(subschema, Mapping):
+                problems += validate(item, subschema, f"{at}.{name}".lstrip("."), whole)
     if isinstance(value, list) and "items" in rule:
-        for turn, held in enumerate(value):
-            problems += validate(held, rule["items"], f"{at}[{turn}]", whole)
+        for turn, item in enumerate(value):
+            problems += validate(item, rule["items"], f"{at}[{turn}]", whole)
     return problems
 
 

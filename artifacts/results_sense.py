@@ -19,15 +19,15 @@ def contradictions(results: Mapping[str, Any]) -> list[str]:
     Returns:
         Messages with their places; empty if the results are consistent.
     """
-    found = list(_turned(results, ""))
+    messages = list(_turned(results, ""))
     runs = [results] if results.get("kind") != "merged" else [run["results"] for run in results["runs"]]
     for run in runs:
         if run.get("kind") in ("compare", "sweep", "evaluate"):
-            found += _methods(run)
-            found += _maps(run)
-            found += _curve(run)
-            found += _passes(run)
-    return found
+            messages += _methods(run)
+            messages += _maps(run)
+            messages += _curve(run)
+            messages += _passes(run)
+    return messages
 
 
 def _turned(value: Any, at: str) -> Iterator[str]:
@@ -37,13 +37,13 @@ def _turned(value: Any, at: str) -> Iterator[str]:
             if isinstance(one, dict | list):
                 yield from _turned(one, f"{at}[{turn}]")
         return
-    for name, held in value.items() if isinstance(value, dict) else ():
-        if isinstance(held, dict | list):
-            yield from _turned(held, f"{at}.{name}".lstrip("."))
+    for name, item in value.items() if isinstance(value, dict) else ():
+        if isinstance(item, dict | list):
+            yield from _turned(item, f"{at}.{name}".lstrip("."))
         elif name == _LOW or name.endswith(f"_{_LOW}"):
             high = value.get(name.removesuffix(_LOW) + _HIGH)
-            if _is_number(held) and _is_number(high) and held > high:
-                yield f"{at or 'the file'}: {name}: expected an interval, got {held} to {high}"
+            if _is_number(item) and _is_number(high) and item > high:
+                yield f"{at or 'the file'}: {name}: expected an interval, got {item} to {high}"
 
 
 def _methods(run: Mapping[str, Any]) -> Iterator[str]:

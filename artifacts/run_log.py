@@ -37,24 +37,24 @@ class RunLogError(ValueError):
 
 def checked_line(value: Mapping[str, Any], before: int = 0) -> tuple[bytes, int]:
     """One line of a run log, and its checksum, which is `before` for the next line."""
-    held = json.dumps(value, allow_nan=False)[:-1].encode()
-    checksum = zlib.crc32(held, before)
-    return held + f', "{CHECKSUM}": "{checksum:08x}"}}\n'.encode(), checksum
+    content = json.dumps(value, allow_nan=False)[:-1].encode()
+    checksum = zlib.crc32(content, before)
+    return content + f', "{CHECKSUM}": "{checksum:08x}"}}\n'.encode(), checksum
 
 
 def _read_line(line: bytes, number: int, before: int) -> tuple[dict[str, Any], int]:
     """The value of a line and its checksum."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         try:
             parse_json(line)
         except JsonError as error:
             raise RunLogError(f"line {number}: {error}") from error
         raise RunLogError(f"line {number}: it has no checksum: it was edited, or another version wrote it")
-    checksum = zlib.crc32(found[1], before)
-    if checksum != int(found[2], 16):
+    checksum = zlib.crc32(match[1], before)
+    if checksum != int(match[2], 16):
         raise RunLogError(f"line {number}: its checksum is of another text: the line, or one before it, was edited")
-    value: dict[str, Any] = parse_json(found[1] + b"}", f"line {number}")
+    value: dict[str, Any] = parse_json(match[1] + b"}", f"line {number}")
     return value, checksum
 
 
@@ -80,15 +80,15 @@ class RunLog:
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a folder where the record of the run should be; remove it")
         check_regular(self.path)
-        held = self.path.read_bytes() if self._seen else b""
-        sound = held[: held.rfind(b"\n") + 1]
+        content = self.path.read_bytes() if self._seen else b""
+        sound = content[: content.rfind(b"\n") + 1]
         lines: list[dict[str, Any]] = []
         checksum = 0
         for number, line in enumerate(split_lines(sound), start=1):
             value, checksum = _read_line(line, number, checksum)
             lines.append(value)
-        self._sound, self._seen, self._checksum = len(sound), len(held), checksum
-        self.unfinished = len(sound) < len(held)
+        self._sound, self._seen, self._checksum = len(sound), len(content), checksum
+        self.unfinished = len(sound) < len(content)
         return lines
 
     @property
@@ -169,9 +169,9 @@ class RunStore(Generic[Key, Record]):
             OtherRun: The folder contains another run, or one of another version.
             ValueError: A file was edited, or is not of this kind.
         """
-        own = f"-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}" if shared else ""
+        suffix = f"-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}" if shared else ""
         self.folder = folder
-        self.path = folder / f"{self.NAME}{own}.jsonl"
+        self.path = folder / f"{self.NAME}{suffix}.jsonl"
         self.settings: dict[str, Any] = json.loads(json.dumps(settings or {}))
         self.records: dict[Key, Record] = {}
         self.repeated: list[tuple[Key, Record]] = []
@@ -210,13 +210,13 @@ class RunStore(Generic[Key, Record]):
                 self._check_head(path, lines)
             for number, line in enumerate(lines[1:], start=2):
                 try:
-                    found = self.read(line)
+                    entry = self.read(line)
                 except ValueError as error:
                     raise ValueError(f"line {number}: {error}") from error
-                if found is not None and found[0] in self.records:
-                    self.repeated.append(found)
-                elif found is not None:
-                    self.records[found[0]] = found[1]
+                if entry is not None and entry[0] in self.records:
+                    self.repeated.append(entry)
+                elif entry is not None:
+                    self.records[entry[0]] = entry[1]
         except OtherRun:
             raise
         except ValueError as error:

@@ -67,10 +67,10 @@ def read_json(path: Path) -> Any:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Parse a JSON file that holds one object; raises as `read_json`."""
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise JsonError(f"expected a JSON object, got {type(found).__name__}")
-    return found
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise JsonError(f"expected a JSON object, got {type(value).__name__}")
+    return value
 
 
 def split_lines(content: bytes) -> list[bytes]:
@@ -96,7 +96,7 @@ def _parsed(content: bytes | str) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"expected UTF-8, byte {error.start} is none") from error
     _check_depth(text)
-    found = json.loads(
+    value = json.loads(
         text,
         object_pairs_hook=_unique,
         parse_constant=_refuse_constant,
@@ -104,23 +104,23 @@ def _parsed(content: bytes | str) -> Any:
         parse_int=_whole if _MANY_DIGITS.search(text) else None,
     )
     if _HALVES.search(text):
-        _check_characters(found)
-    return found
+        _check_characters(value)
+    return value
 
 
 def _check_depth(text: str) -> None:
     if text.count("[") + text.count("{") <= MOST_DEPTH:
         return
     depth = 0
-    for found in _NESTING.finditer(text):
-        if found[0] in ("[", "{"):
+    for match in _NESTING.finditer(text):
+        if match[0] in ("[", "{"):
             depth += 1
             if depth > MOST_DEPTH:
                 raise ValueError(
                     f"expected at most {MOST_DEPTH} lists and objects inside each other, got more; no file of this "
                     "program has so many: make the file again"
                 )
-        elif found[0] in ("]", "}"):
+        elif match[0] in ("]", "}"):
             depth -= 1
 
 
@@ -132,12 +132,12 @@ def _check_characters(value: Any) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice!r} stands twice in one object; keep one of them")
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> Any:
@@ -178,10 +178,10 @@ def build_typed(kind: type[Made], values: object, what: str) -> Made:
     if not isinstance(values, Mapping):
         raise ValueError(f"{what}: expected an object, got {_told(values)}")
     hints = get_type_hints(kind, include_extras=True)
-    known = {
+    typed_values = {
         name: _read(hints[name], value, f"{what}: {name}") if name in hints else value for name, value in values.items()
     }
-    return build(kind, known, what)
+    return build(kind, typed_values, what)
 
 
 def _read(kind: Any, value: Any, what: str) -> Any:
@@ -243,8 +243,8 @@ def _named(kind: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(kind)))
     if origin in (tuple, list):
-        held = get_args(kind)
-        return f"a list of {len(held)}" if origin is tuple and held[-1] is not Ellipsis else "a list"
+        item_types = get_args(kind)
+        return f"a list of {len(item_types)}" if origin is tuple and item_types[-1] is not Ellipsis else "a list"
     return words.get(kind, "an object")
 
 

@@ -263,8 +263,8 @@ class RayWorkers(Generic[Job, Result]):
 
     def run(self, jobs: Sequence[Job], more: Callable[[Result], Iterable[Job]] = _no_more) -> Iterator[Result]:
         ray = load_ray()
-        own = not ray.is_initialized()
-        if own:
+        starts_ray = not ray.is_initialized()
+        if starts_ray:
             local = {"num_cpus": self.count * self.threads, "include_dashboard": False}
             here = local if self.address is None else {"address": self.address}
             ray.init(log_to_driver=False, configure_logging=False, **here)
@@ -272,7 +272,7 @@ class RayWorkers(Generic[Job, Result]):
         try:
             yield from self._done(ray, make, _Waiting(deque(jobs)), more)
         finally:
-            if own:
+            if starts_ray:
                 ray.shutdown()
 
     def _done(

@@ -156,12 +156,12 @@ def chains_of(log: AcceptanceLog) -> list[MethodOption]:
 
 def _chains(steps: IntArray, reached: IntArray | FloatArray) -> list[MethodOption]:
     """steps: [R] verifications per request. reached: [R, K], those that accepted at least 1 to K draft tokens."""
-    found = []
+    options = []
     for length in range(1, reached.shape[1] + 1):
         tokens = steps + reached[:, :length].sum(axis=1)
-        own = ratio(tokens, steps), tokens, steps, _chain_ms(steps, length)
-        found.append(MethodOption(f"chain of {length}", {"length": length}, 0.0, *own))
-    return found
+        statistics = ratio(tokens, steps), tokens, steps, _chain_ms(steps, length)
+        options.append(MethodOption(f"chain of {length}", {"length": length}, 0.0, *statistics))
+    return options
 
 
 def _chain_ms(steps: IntArray, length: int) -> Callable[[RunTimes], FloatArray]:
@@ -186,8 +186,8 @@ def price_changes(candidates: Sequence[MethodOption], answer: MethodOption, pric
     plain = prices.plain_ms
     name = fastest(candidates, prices)[0]
 
-    def change(what: str, told: str, at: RunTimes, extra_ms: float = 0.0) -> Change:
-        return Change(what, told, answer.speedup(at, extra_ms), *fastest(candidates, at, extra_ms))
+    def change(what: str, description: str, at: RunTimes, extra_ms: float = 0.0) -> Change:
+        return Change(what, description, answer.speedup(at, extra_ms), *fastest(candidates, at, extra_ms))
 
     costs = prices.costs if isinstance(prices, RepeatedTimes) else None
     if isinstance(costs, RooflineCosts):
@@ -210,16 +210,18 @@ def drafter_changes(
     trace: Trace, candidates: Sequence[MethodOption], answer: MethodOption, prices: RunTimes, seed: int
 ) -> Iterator[Change]:
     """Yield two changed drafters: one a fifth nearer to the target, one a fifth nearer to the uniform distribution."""
-    for told, towards_target in (("better", True), ("worse", False)):
-        other, kept = with_drafter(trace, _GAP, towards_target)
+    for direction, towards_target in (("better", True), ("worse", False)):
+        other, mean_overlap = with_drafter(trace, _GAP, towards_target)
         model = replay(other)
         again = [
             simulated(model, one.job, one.token_bias, seed, prices.fuses_chains)
             for one in candidates
             if one.job is not None
         ]
-        (own,) = (one for one in again if one.job == answer.job)
-        yield Change("drafter", f"{told}: overlap {kept:.3f}", own.speedup(prices), *fastest(again, prices))
+        (new_answer,) = (one for one in again if one.job == answer.job)
+        yield Change(
+            "drafter", f"{direction}: overlap {mean_overlap:.3f}", new_answer.speedup(prices), *fastest(again, prices)
+        )
 
 
 def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trace, float]:
@@ -232,14 +234,14 @@ def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trac
             by exactly this share. Otherwise the uniform distribution replaces it.
     """
     tokens, probs = trace.draft_tokens.copy(), trace.draft_probs.copy()
-    images, depths, _, kept = probs.shape
+    images, depths, _, top_k = probs.shape
     overlaps = []
     for image in range(images):
         target = dense(trace.target_tokens[image], trace.target_probs[image], trace.vocab_size)
         for depth in range(depths):
             drafted = dense(tokens[image, depth], probs[image, depth], trace.vocab_size)
             drafted += share * ((target if towards_target else 1.0 / trace.vocab_size) - drafted)
-            likeliest = top(drafted, kept)
+            likeliest = top(drafted, top_k)
             tokens[image, depth], probs[image, depth] = likeliest.tokens, likeliest.probs
             if depth == 0:
                 overlaps.append(float(overlap(target[1:], drafted[1:]).mean()))
@@ -249,11 +251,11 @@ def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trac
 def chain_changes(log: AcceptanceLog, answer: MethodOption, prices: RunTimes) -> Iterator[Change]:
     """Yield the same changes for an acceptance log: a fifth fewer rejections, or acceptances, at every position."""
     shares = [log.acceptance(position).mean for position in range(1, log.positions + 1)]
-    for told, moved in (
+    for direction, moved in (
         ("better", [share + _GAP * (1.0 - share) for share in shares]),
         ("worse", [share * (1.0 - _GAP) for share in shares]),
     ):
         again = _chains(np.ones(1, dtype=np.int64), np.cumprod(moved)[None])
-        (own,) = (one for one in again if one.name == answer.name)
-        change = f"{told}: first kept {moved[0]:.3f}"
-        yield Change("drafter", change, own.speedup(prices), *fastest(again, prices))
+        (new_answer,) = (one for one in again if one.name == answer.name)
+        change = f"{direction}: first kept {moved[0]:.3f}"
+        yield Change("drafter", change, new_answer.speedup(prices), *fastest(again, prices))

@@ -79,17 +79,17 @@ def make_scheme(
 
 def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule:
     """Build a rule; the model provides `neighbours` and `codebook`. ValueError on an unknown name or setting."""
-    spec, given = RULES[rule], dict(settings)
+    spec, rule_settings = RULES[rule], dict(settings)
     if (spec.codebook or spec.embeddings) and not model.codebook.shape[1]:
         raise ValueError(
             f"rule '{rule}' pools over nearest codes, and the trace '{model.name}' has no codebook; add the array "
             "'codebook' [V, E] and trace it again"
         )
     if spec.codebook:
-        given.setdefault("neighbours", _near_codes(model))
+        rule_settings.setdefault("neighbours", _near_codes(model))
     if spec.embeddings:
-        given.setdefault("codebook", model.codebook)
-    return build(spec.make, given, f"rule '{rule}'")
+        rule_settings.setdefault("codebook", model.codebook)
+    return build(spec.make, rule_settings, f"rule '{rule}'")
 
 
 @lru_cache(maxsize=4)

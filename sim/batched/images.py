@@ -103,8 +103,8 @@ class TableBatch:
         self._starts: IntArray = np.pad(model.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
         first = np.arange(self._pitch) % self._width == 0
         self._half: IntArray = np.tile(first * np.int64(model.vocab_size), count)
-        left = model.left_terms
-        self._left: IntArray = np.append(left[:-1], np.full(model.vocab_size, left[NO_TOKEN]))
+        left_terms = model.left_terms
+        self._left: IntArray = np.append(left_terms[:-1], np.full(model.vocab_size, left_terms[NO_TOKEN]))
 
     def running(self) -> IntArray:
         """Indices of the unfinished images."""

@@ -98,8 +98,8 @@ class CallableVerifier(Verifier):
     bits: int = 53
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        given = [int(seed) for seed in noise[:, 0]] if self.noise == "seeds" else list(noise.copy())
-        return [guarded(partial(self.verify, copied(draft), one)) for draft, one in zip(drafts, given, strict=True)]
+        noises = [int(seed) for seed in noise[:, 0]] if self.noise == "seeds" else list(noise.copy())
+        return [guarded(partial(self.verify, copied(draft), one)) for draft, one in zip(drafts, noises, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class WalkVerifier(Verifier):
         return [guarded(partial(self._of(draft).decide, row)) for draft, row in zip(drafts, noise, strict=True)]
 
     def _of(self, draft: DraftRequest) -> WalkOfDraft:
-        found = self.known.get(id(draft))
-        if found is None:
-            found = self.known[id(draft)] = WalkOfDraft(self.walk, draft)
-        return found
+        draft_walk = self.known.get(id(draft))
+        if draft_walk is None:
+            draft_walk = self.known[id(draft)] = WalkOfDraft(self.walk, draft)
+        return draft_walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +127,21 @@ class RuleVerifier(Verifier):
     noise: Noise = field(default="decisions", init=False)
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        own = copied(draft)
-        found = enumerate_outcomes(lambda chance: guarded(lambda: self.rule(own.tree, own.target_probs, chance)))
-        verdicts = {verdict: share for verdict, share in found.items() if isinstance(verdict, Verdict)}
-        return next((fault for fault in found if isinstance(fault, Fault)), verdicts)
+        clone = copied(draft)
+        outcomes = enumerate_outcomes(lambda chance: guarded(lambda: self.rule(clone.tree, clone.target_probs, chance)))
+        verdicts = {verdict: share for verdict, share in outcomes.items() if isinstance(verdict, Verdict)}
+        return next((fault for fault in outcomes if isinstance(fault, Fault)), verdicts)
 
     def enumerate_run(self, case: VerifierCase, cycles: int) -> dict[Tokens, float] | Fault:
         def program(chance: Enumerating) -> Tokens | Fault:
             tokens: Tokens = ()
             for cycle in range(cycles):
-                own = chance.cycle(cycle)
+                cycle_chance = chance.cycle(cycle)
                 drafted: Tokens = (ROOT_TOKEN,)
                 for node in range(1, len(case.parents)):
-                    drafted += (own.draw(case.offered(node, drafted, tokens), At(Role.DRAFT, node)),)
+                    drafted += (cycle_chance.draw(case.offered(node, drafted, tokens), At(Role.DRAFT, node)),)
                 draft = case.draft_of(drafted, tokens)
-                verdict = guarded(partial(self.rule, draft.tree, draft.target_probs, own))
+                verdict = guarded(partial(self.rule, draft.tree, draft.target_probs, cycle_chance))
                 if isinstance(verdict, Fault):
                     return verdict
                 if (fault := find_fault(draft, verdict)) is not None:
@@ -149,9 +149,9 @@ class RuleVerifier(Verifier):
                 tokens += emitted(draft.tree, verdict)
             return tokens
 
-        found = enumerate_outcomes(program)
-        runs = {tokens: share for tokens, share in found.items() if not isinstance(tokens, Fault)}
-        return next((fault for fault in found if isinstance(fault, Fault)), runs)
+        outcomes = enumerate_outcomes(program)
+        runs = {tokens: share for tokens, share in outcomes.items() if not isinstance(tokens, Fault)}
+        return next((fault for fault in outcomes if isinstance(fault, Fault)), runs)
 
 
 def copied(draft: DraftRequest) -> DraftRequest:
@@ -241,11 +241,11 @@ def find_callable(target: str) -> Callable[..., Any]:
             raise ValueError(
                 f"verifier {target!r}: importing {place} raised {type(error).__name__}: {error}"
             ) from error
-    found: Callable[..., Any] | None = getattr(module, name, None)
-    if found is None or not callable(found):
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if function is None or not callable(function):
         names = [one for one in vars(module) if callable(getattr(module, one)) and not one.startswith("_")]
         raise ValueError(f"verifier {target!r}: {place} has no function '{name}'; {suggest(name, names)}")
-    return found
+    return function
 
 
 def open_verifier(spec: Spec) -> Verifier:
@@ -314,6 +314,6 @@ def _of_the_gallery(name: str) -> Verifier:
     if name in SESSIONS:
         return SessionVerifier(SESSIONS[name].session)
     if name not in BY_NAME:
-        known = ["right", "right-session", *SESSIONS, *BY_NAME]
-        raise ValueError(f"gallery: there is no '{name}'; {suggest(name, known)}")
+        names = ["right", "right-session", *SESSIONS, *BY_NAME]
+        raise ValueError(f"gallery: there is no '{name}'; {suggest(name, names)}")
     return WalkVerifier(BY_NAME[name].verify)

@@ -81,10 +81,10 @@ class VerifierCase:
             )
         if any(not 0 <= token < size for token in self.banned):
             raise ValueError(f"case.banned: expected tokens below {size}, got {self.banned}")
-        for name, rows, held in (("target", self.target, self.banned), ("draft", self.draft, ())):
+        for name, rows, banned in (("target", self.target, self.banned), ("draft", self.draft, ())):
             if not rows or any(len(row) != size or min(row) < 0 for row in rows):
                 raise ValueError(f"case.{name}: expected rows of {size} whole numbers >= 0, got {rows}")
-            if any(not any(weight for token, weight in enumerate(row) if token not in held) for row in rows):
+            if any(not any(weight for token, weight in enumerate(row) if token not in banned) for row in rows):
                 raise ValueError(f"case.{name}: expected a positive weight on a token that is not banned, got {rows}")
         most = max(self.parents.count(node) for node in range(len(self.parents)))
         support = min(sum(weight > 0 for weight in row) for row in self.draft)
@@ -128,8 +128,8 @@ class VerifierCase:
         for node in range(1, len(self.parents)):
             longer: list[tuple[float, Tokens]] = []
             for weight, tokens in grown:
-                left = self.offered(node, tokens)
-                longer += [(weight * float(left[token]), (*tokens, token)) for token in np.flatnonzero(left).tolist()]
+                probs = self.offered(node, tokens)
+                longer += [(weight * float(probs[token]), (*tokens, token)) for token in np.flatnonzero(probs).tolist()]
             grown = longer
         return tuple(WeightedDraft(weight, self.draft_of(tokens)) for weight, tokens in grown)
 
@@ -176,15 +176,15 @@ class VerifierCase:
 
     def continued(self, emitted: Tokens, length: int) -> SequenceDistribution:
         """The distribution of sequences of `length` tokens: `emitted`, then tokens drawn from the target."""
-        found = {emitted: 1.0}
+        distribution = {emitted: 1.0}
         for _ in range(length - len(emitted)):
-            found = {
+            distribution = {
                 (*before, token): weight * float(share)
-                for before, weight in found.items()
+                for before, weight in distribution.items()
                 for token, share in enumerate(self.target_row(before))
                 if share > 0.0
             }
-        return found
+        return distribution
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values for JSON."""

@@ -148,8 +148,8 @@ class _Tally:
 
     def of(self, kind: Kind) -> list[tuple[VerifierCase, Measurement]]:
         """The cases of one kind, the largest total variation first."""
-        found = [one for one in self.cases if one[1].kind == kind]
-        return sorted(found, key=lambda one: -one[1].total_variation)
+        cases = [one for one in self.cases if one[1].kind == kind]
+        return sorted(cases, key=lambda one: -one[1].total_variation)
 
     def verdict(self, promise: float | None, bits: int) -> VerdictName:
         biased = self.of("biased")
@@ -196,9 +196,9 @@ def certify(
         if time.monotonic() - begun > seconds and tally.cases:
             break
         enough = len(tally.of("biased")) >= FULL_EFFORT_CASES
-        found = measure(case, verifier, quick if enough else effort)
-        tally.cases.append((case, found))
-        if found.fault is not None and found.fault.kind == "hang":
+        measurement = measure(case, verifier, quick if enough else effort)
+        tally.cases.append((case, measurement))
+        if measurement.fault is not None and measurement.fault.kind == "hang":
             break  # every further hang would cost a whole time-out
     findings = tuple(
         _finding(kind, tally.of(kind), verifier, effort, shrink_seconds) for kind in KINDS if tally.of(kind)
@@ -275,18 +275,18 @@ def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int 
     """Find the known slips whose decisions have the measured distributions, or the nearest ones. failing: the smallest
     case comes last. It is compared with every slip, the others only with the slips near it.
     """
-    case, found = failing[-1]
-    tolerance = 0.02 if any(found.how == "samples" for _, found in failing) else EXACT[24]
-    if cycles > 1 or (found.decisions and not isinstance(next(iter(found.decisions[0])), Verdict)):
-        known = {slip.name: (slip.summary, slip.report) for slip in SESSION_SLIPS}
-        tolerance = min(tolerance, 0.1 * found.total_variation)
+    case, measurement = failing[-1]
+    tolerance = 0.02 if any(measurement.how == "samples" for _, measurement in failing) else EXACT[24]
+    if cycles > 1 or (measurement.decisions and not isinstance(next(iter(measurement.decisions[0])), Verdict)):
+        descriptions = {slip.name: (slip.summary, slip.report) for slip in SESSION_SLIPS}
+        tolerance = min(tolerance, 0.1 * measurement.total_variation)
     else:
         slips = [slip for slip in SLIPS if all(case.drawn in slip.drawn for case, _ in failing)]
-        known = {slip.name: (slip.summary, slip.report) for slip in slips}
-    scores = dict.fromkeys(known, 0.0)
-    for case, found in reversed(failing):
+        descriptions = {slip.name: (slip.summary, slip.report) for slip in slips}
+    scores = dict.fromkeys(descriptions, 0.0)
+    for case, measurement in reversed(failing):
         for name in scores:
-            scores[name] = max(scores[name], _distance(case, found, _by_slip(name, case, cycles)))
+            scores[name] = max(scores[name], _distance(case, measurement, _by_slip(name, case, cycles)))
         same = {name: score for name, score in scores.items() if score <= tolerance}
         near = {
             name: score
@@ -298,7 +298,7 @@ def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int 
         return None
     best = min(scores.values())
     names = tuple(name for name, score in scores.items() if score <= max(best, tolerance))
-    return Likeness(names, best <= tolerance, best, *known[names[0]])
+    return Likeness(names, best <= tolerance, best, *descriptions[names[0]])
 
 
 @lru_cache(maxsize=512)
@@ -308,19 +308,19 @@ def _by_slip(name: str, case: VerifierCase, cycles: int) -> Measurement:
     return measure(case, WalkVerifier(BY_NAME[name].verify), SLIP_EFFORT)
 
 
-def _distance(case: VerifierCase, found: Measurement, other: Measurement) -> float:
+def _distance(case: VerifierCase, measurement: Measurement, other: Measurement) -> float:
     """Total variation between the decisions of two verifiers; 1 if they do not show the same fault."""
-    kinds = [one.fault.kind if one.fault else None for one in (found, other)]
-    if kinds[0] != kinds[1] or found.stopped or other.stopped:
-        same = found.fault == other.fault and found.fault_noise == other.fault_noise
-        return 0.0 if same and found.stopped and other.stopped else 1.0
-    if len(found.decisions) != len(case.drafts):  # a session has one distribution, of the emitted tokens
-        return total_variation(found.decisions[0], other.decisions[0])
-    if _impossible(case, found.decisions) != _impossible(case, other.decisions) and found.how != "samples":
+    kinds = [one.fault.kind if one.fault else None for one in (measurement, other)]
+    if kinds[0] != kinds[1] or measurement.stopped or other.stopped:
+        same = measurement.fault == other.fault and measurement.fault_noise == other.fault_noise
+        return 0.0 if same and measurement.stopped and other.stopped else 1.0
+    if len(measurement.decisions) != len(case.drafts):  # a session has one distribution, of the emitted tokens
+        return total_variation(measurement.decisions[0], other.decisions[0])
+    if _impossible(case, measurement.decisions) != _impossible(case, other.decisions) and measurement.how != "samples":
         return 1.0
     return sum(
         weight * total_variation(one, two)
-        for (weight, _), one, two in zip(case.drafts, found.decisions, other.decisions, strict=True)
+        for (weight, _), one, two in zip(case.drafts, measurement.decisions, other.decisions, strict=True)
     )
 
 

@@ -42,20 +42,20 @@ class IsolatedVerifier(Verifier):
         self.close()
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        found: list[Verdict | Fault] = self._ask(("decide", noise, list(drafts)))
-        return found
+        decisions: list[Verdict | Fault] = self._ask(("decide", noise, list(drafts)))
+        return decisions
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        found: dict[Verdict, float] | Fault = self._ask(("enumerate", draft))
-        return found
+        shares: dict[Verdict, float] | Fault = self._ask(("enumerate", draft))
+        return shares
 
     def enumerate_run(self, case: VerifierCase, cycles: int) -> dict[Tokens, float] | Fault:
-        found: dict[Tokens, float] | Fault = self._ask(("enumerate_run", case, cycles))
-        return found
+        shares: dict[Tokens, float] | Fault = self._ask(("enumerate_run", case, cycles))
+        return shares
 
     def run(self, case: VerifierCase, cycles: int, noise: FloatArray) -> list[Tokens | Fault]:
-        found: list[Tokens | Fault] = self._ask(("run", noise, case, cycles))
-        return found
+        runs: list[Tokens | Fault] = self._ask(("run", noise, case, cycles))
+        return runs
 
     def close(self) -> None:
         """End the child process."""
@@ -73,7 +73,7 @@ class IsolatedVerifier(Verifier):
         try:
             if not self._connection.poll(STARTUP_SECONDS):
                 raise ValueError(f"verifier {self.spec.target!r}: importing it took more than {STARTUP_SECONDS:.0f} s")
-            told = self._connection.recv()
+            reply = self._connection.recv()
         except EOFError:
             self._child.join()
             raise ValueError(
@@ -82,10 +82,10 @@ class IsolatedVerifier(Verifier):
         except BaseException:
             self.close()
             raise
-        if isinstance(told, str):
+        if isinstance(reply, str):
             self.close()
-            raise ValueError(told)
-        self.noise, self.bits = told
+            raise ValueError(reply)
+        self.noise, self.bits = reply
 
     def _ask(self, question: tuple[Any, ...]) -> Any:
         if not self._child.is_alive():
@@ -158,22 +158,22 @@ def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]
     together = interface_of(spec) in LAYOUTS
     while True:
         try:
-            question, *given = connection.recv()
+            question, *arguments = connection.recv()
         except EOFError:
             return
         try:
             if question.startswith("enumerate"):
-                connection.send(getattr(verifier, question)(*given))
+                connection.send(getattr(verifier, question)(*arguments))
                 continue
-            noise, first, *rest = given
-            found: list[Any] = []
+            noise, first, *rest = arguments
+            answers: list[Any] = []
             for start in range(0, len(noise), len(noise) if together else 1):
                 at.value = start
                 rows = slice(start, None if together else start + 1)
                 if question == "run":
-                    found += verifier.run(first, rest[0], noise[rows])
+                    answers += verifier.run(first, rest[0], noise[rows])
                 else:
-                    found += verifier.decide(first[rows], noise[rows])
-            connection.send(found)
+                    answers += verifier.decide(first[rows], noise[rows])
+            connection.send(answers)
         except VerifierStopped as stopped:
             connection.send(stopped)

@@ -38,8 +38,8 @@ def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None
     how: How = "decisions" if verifier.noise == "decisions" else "samples"
     try:
         if verifier.noise == "decisions":
-            found = subject.exact()
-            return _compared(case, subject, how, found, 0.0, sum(map(len, found)), EXACT[53])
+            distributions = subject.exact()
+            return _compared(case, subject, how, distributions, 0.0, sum(map(len, distributions)), EXACT[53])
         if verifier.noise != "seeds":
             how = "quantiles"
             try:
@@ -105,10 +105,10 @@ def emitted_sequences(
         for outcome, share in one.items():
             shares.setdefault(subject.emitted(item, outcome), []).append(weight * share)
     parts: dict[Tokens, list[float]] = {}
-    for tokens, own in shares.items():
+    for tokens, masses in shares.items():
         for sequence, rest in case.continued(tokens, subject.length).items():
-            parts.setdefault(sequence, []).append(fsum(own) * rest)
-    return {sequence: fsum(own) for sequence, own in parts.items()}
+            parts.setdefault(sequence, []).append(fsum(masses) * rest)
+    return {sequence: fsum(masses) for sequence, masses in parts.items()}
 
 
 def _by_quantiles(case: VerifierCase, subject: Subject, bits: int, effort: Effort) -> Measurement:
@@ -119,8 +119,8 @@ def _by_quantiles(case: VerifierCase, subject: Subject, bits: int, effort: Effor
     parts: list[dict[Any, list[float]]] = [{} for _ in subject.weights]
     for box in boxes.found:
         parts[box.item].setdefault(box.outcome, []).append(box.volume(bits))
-    found = [{outcome: fsum(shares) for outcome, shares in one.items()} for one in parts]
-    measured = _compared(case, subject, "quantiles", found, boxes.unseen, boxes.asked, EXACT[bits])
+    distributions = [{outcome: fsum(shares) for outcome, shares in one.items()} for one in parts]
+    measured = _compared(case, subject, "quantiles", distributions, boxes.unseen, boxes.asked, EXACT[bits])
     for box in boxes.found:
         if measured.fault is not None and subject.impossible(box.item, box.outcome):
             noise = tuple((box.low * 2.0**-bits).tolist())
@@ -130,7 +130,7 @@ def _by_quantiles(case: VerifierCase, subject: Subject, bits: int, effort: Effor
 
 def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, effort: Effort) -> Measurement:
     goal = case.continued((), subject.length)
-    wanted = prefix_masses(goal)
+    expected = prefix_masses(goal)
     cells = case.vocab_size ** (subject.length + 1)
     count = sample_size(cells, effort.margin)
     random = np.random.default_rng(effort.seed)
@@ -140,25 +140,25 @@ def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, ef
         noise: FloatArray = random.integers(0, 2**31, size=(count, 1)).astype(np.float64)
     else:
         noise = random.integers(0, 1 << bits, size=(count, subject.dims)) * 2.0**-bits
-    found: list[dict[Any, int]] = [{} for _ in weights]
+    outcome_counts: list[dict[Any, int]] = [{} for _ in weights]
     for start in range(0, count, 4096):
         some = items[start : start + 4096]
         for item, outcome in zip(some.tolist(), subject.ask(some, noise[start : start + 4096]), strict=True):
-            found[item][outcome] = found[item].get(outcome, 0) + 1
+            outcome_counts[item][outcome] = outcome_counts[item].get(outcome, 0) + 1
     # Dividing by the weight gives shares per draft: the samples were drawn by the drafts' weights.
     shares = [
         {outcome: times / count / weight for outcome, times in one.items()}
-        for one, weight in zip(found, weights, strict=True)
+        for one, weight in zip(outcome_counts, weights, strict=True)
     ]
     sequences = emitted_sequences(case, subject, shares)
     got = prefix_masses(sequences)
     limit = log(2 * cells / FALSE_ALARM) / count
-    mass_of = {prefix: got.get(prefix, 0.0) for prefix in {**wanted, **got} if prefix}
+    mass_of = {prefix: got.get(prefix, 0.0) for prefix in {**expected, **got} if prefix}
     off = [
         prefix
         for prefix, mass in mass_of.items()
-        if _divergence(mass, wanted.get(prefix, 0.0)) > limit
-        and (prefix in wanted or mass * count > MOST_AT_BOUNDARY + 0.5)
+        if _divergence(mass, expected.get(prefix, 0.0)) > limit
+        and (prefix in expected or mass * count > MOST_AT_BOUNDARY + 0.5)
     ]
     apart = total_variation(sequences, goal)
     slack = sqrt(log(2 * cells / FALSE_ALARM) / (2 * count))
@@ -166,18 +166,20 @@ def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, ef
     if not off:
         return Measurement("samples", apart, effort.margin, count, tuple(shares), None, fault, tokens)
     shortest = min(map(len, off))
-    worst = max((one for one in off if len(one) == shortest), key=lambda one: abs(mass_of[one] - wanted.get(one, 0.0)))
-    lowest = max(0.0, *(abs(mass_of[one] - wanted.get(one, 0.0)) - slack for one in off))
+    worst = max(
+        (one for one in off if len(one) == shortest), key=lambda one: abs(mass_of[one] - expected.get(one, 0.0))
+    )
+    lowest = max(0.0, *(abs(mass_of[one] - expected.get(one, 0.0)) - slack for one in off))
     difference = _difference_at(case, worst[:-1], got, apart, lowest)
     return Measurement("samples", apart, effort.margin, count, tuple(shares), difference, fault, tokens)
 
 
-def _divergence(found: float, wanted: float) -> float:
-    """KL(found || wanted) of two coins; by Chernoff, n samples have such a mean with probability at most exp(-n KL)."""
-    if abs(found - wanted) < 1e-9:  # rounding; at a probability of 1 it would give infinity
+def _divergence(mass: float, expected: float) -> float:
+    """KL(mass || expected) of two coins; by Chernoff, n samples have this mean with probability at most exp(-n KL)."""
+    if abs(mass - expected) < 1e-9:  # rounding; at a probability of 1 it would give infinity
         return 0.0
     parts = 0.0
-    for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):
+    for one, other in ((mass, expected), (1.0 - mass, 1.0 - expected)):
         if one > 1e-15:
             parts += one * log(one / other) if other > 0.0 else np.inf
     return parts
@@ -187,17 +189,17 @@ def _compared(
     case: VerifierCase,
     subject: Subject,
     how: How,
-    found: Sequence[Mapping[Any, float]],
+    distributions: Sequence[Mapping[Any, float]],
     unseen: float,
-    asked: int,
+    decision_count: int,
     tolerance: float,
 ) -> Measurement:
     goal = case.continued((), subject.length)
-    sequences = emitted_sequences(case, subject, found)
+    sequences = emitted_sequences(case, subject, distributions)
     apart = total_variation(sequences, goal)
-    fault, tokens = _impossible(subject, found)
+    fault, tokens = _impossible(subject, distributions)
     if apart <= tolerance:
-        return Measurement(how, apart, unseen, asked, tuple(found), None, fault, tokens)
+        return Measurement(how, apart, unseen, decision_count, tuple(distributions), None, fault, tokens)
     got = prefix_masses(sequences)
     moved: dict[Tokens, float] = {}
     for before in contexts(case.vocab_size, subject.length):
@@ -210,14 +212,14 @@ def _compared(
     seen = [before for before, mass in moved.items() if mass > tolerance / (2 * len(moved))]
     before = max((one for one in seen if len(one) == len(seen[0])), key=lambda one: moved[one])
     difference = _difference_at(case, before, got, apart, apart)
-    return Measurement(how, apart, unseen, asked, tuple(found), difference, fault, tokens)
+    return Measurement(how, apart, unseen, decision_count, tuple(distributions), difference, fault, tokens)
 
 
-def _impossible(subject: Subject, found: Sequence[Mapping[Any, float]]) -> tuple[Fault | None, Tokens]:
+def _impossible(subject: Subject, distributions: Sequence[Mapping[Any, float]]) -> tuple[Fault | None, Tokens]:
     """The emitted token with target probability 0 that is nearest to the root, as a fault, and its tree's tokens."""
     seen: list[tuple[Fault, Tokens]] = []
     parts: list[float] = []
-    for item, (weight, one) in enumerate(zip(subject.weights, found, strict=True)):
+    for item, (weight, one) in enumerate(zip(subject.weights, distributions, strict=True)):
         for outcome, share in one.items():
             if (fault := subject.impossible(item, outcome)) is not None:
                 seen.append((fault, subject.tree_tokens(item)))

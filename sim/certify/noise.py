@@ -65,13 +65,13 @@ def scripted_noise(
     if torch is not None:
         replaced += _torch_functions(torch, uniforms, inverse)
     # unittest.mock would take half a millisecond here, and a certificate requests 100,000 decisions.
-    kept = [(place, name, vars(place).get(name, _INHERITED)) for place, name, _ in replaced]
+    originals = [(place, name, vars(place).get(name, _INHERITED)) for place, name, _ in replaced]
     try:
         for place, name, function in replaced:
             setattr(place, name, function)
         yield
     finally:
-        for place, name, function in kept:
+        for place, name, function in originals:
             if function is _INHERITED:
                 delattr(place, name)
             else:
@@ -92,8 +92,8 @@ def _numpy_functions(uniforms: _Script, inverse: _Script) -> dict[str, Callable[
         if size not in (None, 1, (1,)):
             raise NoiseExhausted(f"numpy.random.choice: expected one draw, got size {size}; draw one at a time")
         weights = np.ones(len(values)) if p is None else np.asarray(p, dtype=np.float64)
-        found = values[index_of(weights, float(inverse.take(1)[0]))]
-        return found if size is None else np.array([found])
+        value = values[index_of(weights, float(inverse.take(1)[0]))]
+        return value if size is None else np.array([value])
 
     return {"random": shaped, "rand": lambda *size: shaped(size or None), "uniform": uniform, "choice": choice}
 
@@ -114,16 +114,16 @@ def _torch_functions(torch: Any, uniforms: _Script, inverse: _Script) -> list[tu
         return self.copy_(low + (high - low) * filled(self.shape, self.dtype, self.device))
 
     def exponential_(self: Any, rate: float = 1.0, **_: Any) -> Any:
-        drawn = -np.log1p(-uniforms.take(self.numel())) / rate
-        drawn = np.maximum(drawn, np.finfo(np.float32).tiny)  # PyTorch never gives 0
-        return self.copy_(torch.from_numpy(drawn).reshape(self.shape))
+        samples = -np.log1p(-uniforms.take(self.numel())) / rate
+        samples = np.maximum(samples, np.finfo(np.float32).tiny)  # PyTorch never gives 0
+        return self.copy_(torch.from_numpy(samples).reshape(self.shape))
 
     def multinomial(weights: Any, num_samples: int = 1, replacement: bool = False, **_: Any) -> Any:
         if num_samples != 1:
             raise NoiseExhausted(f"multinomial: expected one sample, got {num_samples}; draw one at a time")
         rows = weights.detach().double().cpu().numpy().reshape(-1, weights.shape[-1])
-        found = [index_of(row, float(uniform)) for row, uniform in zip(rows, inverse.take(len(rows)), strict=True)]
-        return torch.tensor(found, device=weights.device).reshape((*weights.shape[:-1], 1))
+        indices = [index_of(row, float(uniform)) for row, uniform in zip(rows, inverse.take(len(rows)), strict=True)]
+        return torch.tensor(indices, device=weights.device).reshape((*weights.shape[:-1], 1))
 
     return [
         (torch, "rand", rand),

@@ -50,10 +50,10 @@ class ProcessVerifier(Verifier):
         self.close()
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        found: list[Verdict | Fault] = []
+        decisions: list[Verdict | Fault] = []
         for start in range(0, len(drafts), BATCH):
-            found += self._batch(drafts[start : start + BATCH], noise[start : start + BATCH], start)
-        return found
+            decisions += self._batch(drafts[start : start + BATCH], noise[start : start + BATCH], start)
+        return decisions
 
     def close(self) -> None:
         """End the program."""
@@ -95,23 +95,23 @@ class ProcessVerifier(Verifier):
         ]
         writer = threading.Thread(target=self._write, args=(("\n".join(lines) + "\n").encode(),), daemon=True)
         writer.start()
-        found: list[Verdict | Fault] = []
+        decisions: list[Verdict | Fault] = []
         for place in range(len(drafts)):
             try:
                 line = self._read_line()
             except VerifierStopped as stopped:
                 raise VerifierStopped(stopped.fault, offset + place) from None
-            found.append(_decision(line, first + place))
+            decisions.append(_decision(line, first + place))
         writer.join(self.timeout)
         if writer.is_alive():  # the program writes without reading its input
             self.close()
             fault = Fault("hang", f"it read no more of its input within {self.timeout:g} s")
             raise VerifierStopped(fault, offset + len(drafts) - 1)
-        return found
+        return decisions
 
     def _question(self, number: int, draft: DraftRequest, noise: FloatArray) -> dict[str, Any]:
         tree = draft.tree
-        given = {"seed": int(noise[0])} if self.noise == "seeds" else {"uniforms": noise.tolist()}
+        noise_fields = {"seed": int(noise[0])} if self.noise == "seeds" else {"uniforms": noise.tolist()}
         return {
             "id": number,
             "tokens": tree.tokens.tolist(),
@@ -120,7 +120,7 @@ class ProcessVerifier(Verifier):
             "draft_probs": tree.draft_probs.tolist(),
             "target_probs": draft.target_probs.tolist(),
             "raw_probs": draft.raw_probs.tolist(),
-            **given,
+            **noise_fields,
         }
 
     def _write(self, content: bytes) -> None:
@@ -137,8 +137,8 @@ class ProcessVerifier(Verifier):
         with selectors.DefaultSelector() as ready:
             ready.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._left:
-                left = until - time.monotonic()
-                if left <= 0.0 or not ready.select(left):
+                remaining = until - time.monotonic()
+                if remaining <= 0.0 or not ready.select(remaining):
                     self.close()
                     raise VerifierStopped(Fault("hang", f"no line within {self.timeout:g} s"))
                 if len(self._left) > LONGEST_LINE:
@@ -149,8 +149,8 @@ class ProcessVerifier(Verifier):
                     code = self._child.wait()
                     self._errors.seek(0)
                     last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-                    told = f": {last[0]}" if last else ""
-                    raise VerifierStopped(Fault("crash", f"the program ended with code {code}{told}"))
+                    error_text = f": {last[0]}" if last else ""
+                    raise VerifierStopped(Fault("crash", f"the program ended with code {code}{error_text}"))
                 self._left += more
         line, _, self._left = self._left.partition(b"\n")
         return line

@@ -99,11 +99,11 @@ class _Search(Generic[Outcome]):
             cut: list[Box[Outcome]] = []
             points = np.stack([self._probes(box) for box in open_boxes])
             count = points.shape[1]
-            found = self.outcomes(np.repeat([box.item for box in open_boxes], count), points.reshape(-1, self.dims))
+            outcomes = self.outcomes(np.repeat([box.item for box in open_boxes], count), points.reshape(-1, self.dims))
             for place, box in enumerate(open_boxes):
-                pair = self._differing(points[place], found[place * count : (place + 1) * count])
+                pair = self._differing(points[place], outcomes[place * count : (place + 1) * count])
                 if pair is None:
-                    box.outcome = found[place * count]
+                    box.outcome = outcomes[place * count]
                     done.append(box)
                 else:
                     pairs.append(pair)
@@ -115,19 +115,19 @@ class _Search(Generic[Outcome]):
         inside = self.random.integers(box.low, box.high, size=(INSIDE, self.dims))
         return np.concatenate([np.where(self.corners, box.high - 1, box.low), inside])
 
-    def _differing(self, points: IntArray, found: list[Outcome]) -> tuple[IntArray, IntArray] | None:
+    def _differing(self, points: IntArray, outcomes: list[Outcome]) -> tuple[IntArray, IntArray] | None:
         """Two points with different outcomes, which differ in the earliest uniform possible; None if all agree."""
-        if all(one == found[0] for one in found):
+        if all(one == outcomes[0] for one in outcomes):
             return None
-        at = {point.tobytes(): outcome for point, outcome in zip(points, found, strict=True)}
+        at = {point.tobytes(): outcome for point, outcome in zip(points, outcomes, strict=True)}
         lowest, highest = points[0], points[len(self.corners) - 1]
         for dim in range(self.dims):
-            for corner, point, outcome in zip(self.corners, points, found, strict=False):
+            for corner, point, outcome in zip(self.corners, points, outcomes, strict=False):
                 other = point.copy()
                 other[dim] = lowest[dim] if corner[dim] else highest[dim]
                 if at.get(other.tobytes(), outcome) != outcome:
                     return point, other
-        place = next(place for place, one in enumerate(found) if one != found[0])
+        place = next(place for place, one in enumerate(outcomes) if one != outcomes[0])
         return points[0], points[place]
 
     def _split(self, boxes: list[Box[Outcome]], pairs: list[tuple[IntArray, IntArray]]) -> list[Box[Outcome]]:
@@ -162,12 +162,12 @@ class _Search(Generic[Outcome]):
             step = steps[-1].copy()
             step[dim] = end[dim]
             steps.append(step)
-        found = self.outcomes(np.full(len(steps), box.item), np.stack(steps))
-        turn = next(turn for turn in range(len(steps) - 1) if found[turn] != found[turn + 1])
+        outcomes = self.outcomes(np.full(len(steps), box.item), np.stack(steps))
+        turn = next(turn for turn in range(len(steps) - 1) if outcomes[turn] != outcomes[turn + 1])
         dim = int(np.flatnonzero(steps[turn] != steps[turn + 1])[0])
         if steps[turn][dim] < steps[turn + 1][dim]:
-            return steps[turn], int(steps[turn + 1][dim]), dim, found[turn]
-        return steps[turn + 1], int(steps[turn][dim]), dim, found[turn + 1]
+            return steps[turn], int(steps[turn + 1][dim]), dim, outcomes[turn]
+        return steps[turn + 1], int(steps[turn][dim]), dim, outcomes[turn + 1]
 
 
 def find_boxes(
@@ -195,8 +195,8 @@ def find_boxes(
     while True:
         items = search.random.choice(len(weights), size=checks, p=shares)
         points = search.random.integers(0, 1 << bits, size=(checks, dims))
-        found = search.outcomes(items, points)
-        wrong = _disagreeing(boxes, items, points, found)
+        outcomes = search.outcomes(items, points)
+        wrong = _disagreeing(boxes, items, points, outcomes)
         if not wrong:
             unseen = log(1.0 / CONFIDENCE) / checks
             return Boxes(boxes, bits, unseen, len(search.known))
@@ -207,7 +207,7 @@ def find_boxes(
 
 
 def _disagreeing(
-    boxes: list[Box[Outcome]], items: IntArray, points: IntArray, found: list[Outcome]
+    boxes: list[Box[Outcome]], items: IntArray, points: IntArray, outcomes: list[Outcome]
 ) -> dict[int, IntArray]:
     """Map each box (by index) with a wrong outcome to a point that shows it."""
     owners = np.array([box.item for box in boxes])
@@ -215,10 +215,10 @@ def _disagreeing(
     high = np.stack([box.high for box in boxes])
     wrong: dict[int, IntArray] = {}
     for item in np.unique(items).tolist():
-        own = np.flatnonzero(owners == item)
-        asked = np.flatnonzero(items == item)
-        inside = ((low[own] <= points[asked, None]) & (points[asked, None] < high[own])).all(axis=2)
-        for point, place in zip(asked.tolist(), own[inside.argmax(axis=1)].tolist(), strict=True):
-            if boxes[place].outcome != found[point]:
+        item_boxes = np.flatnonzero(owners == item)
+        probes = np.flatnonzero(items == item)
+        inside = ((low[item_boxes] <= points[probes, None]) & (points[probes, None] < high[item_boxes])).all(axis=2)
+        for point, place in zip(probes.tolist(), item_boxes[inside.argmax(axis=1)].tolist(), strict=True):
+            if boxes[place].outcome != outcomes[point]:
                 wrong.setdefault(place, points[point])
     return wrong

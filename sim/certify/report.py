@@ -11,12 +11,12 @@ def certificate_lines(found: Certificate, target: str, settings: Mapping[str, fl
     """Describe a certificate: the verdict, how it was found, and the smallest case of each kind of finding."""
     what = "chains" if found.chain else "trees"
     over = f" over {found.cycles} cycles" if found.cycles > 1 else ""
-    given = "".join(f" {name}={value:g}" for name, value in (settings or {}).items())
+    settings_text = "".join(f" {name}={value:g}" for name, value in (settings or {}).items())
     verdict = found.verdict.upper() if found.verdict in ("biased", "faulty") else found.verdict
     bound = "" if found.promise is None else f" (promised: total variation {found.promise:g})"
     precision = {53: "float64", 24: "float32", 11: "float16", 8: "bfloat16"}[found.bits]
     lines = [
-        f"{target}{given}: {verdict}{bound} on '{found.drawn}' {what}{over}",
+        f"{target}{settings_text}: {verdict}{bound} on '{found.drawn}' {what}{over}",
         f"  {found.cases} cases, {found.asked:,} decisions, {found.seconds:.1f} s, at the precision of {precision}",
     ]
     counts = ", ".join(f"{one.count} {one.kind}" for one in found.findings)

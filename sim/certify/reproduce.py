@@ -121,24 +121,24 @@ def script(
         ValueError: The verifier is no Python function, a session shows a fault only, or the case is too large.
     """
     place, _, name = target.rpartition(":")
-    kept = "function" if interface == "seeded" else interface
-    if kept not in CALLS or not place or place in ("gallery", "rule"):
+    call_kind = "function" if interface == "seeded" else interface
+    if call_kind not in CALLS or not place or place in ("gallery", "rule"):
         raise ValueError(
             f"--out: a script can call a Python function as {', '.join(CALLS)} alone, not {target!r} as {interface}; "
             "name a .json file"
         )
-    if found.difference is None and kept == "session":
+    if found.difference is None and call_kind == "session":
         raise ValueError("--out: a session's fault is no script's; name a .json file")
     whole = place.endswith(".py")
-    shown = f"total variation {found.total_variation:.4g}" if found.difference else found.fault and found.fault.detail
-    summary = f"{target} parts from the target's distribution: {shown}"
+    finding = f"total variation {found.total_variation:.4g}" if found.difference else found.fault and found.fault.detail
+    summary = f"{target} parts from the target's distribution: {finding}"
     head = (
         HEAD.format(summary=summary, path=str(Path(place).resolve()))
         if whole
         else HEAD_OF_MODULE.format(summary=summary, module=place)
     )
     before: Sequence[int] = () if found.difference is None else found.difference.before
-    wanted = case.target_row(tuple(before))
+    target_row = case.target_row(tuple(before))
     noise = "int(random.integers(2**31))" if interface == "seeded" else "random.random(len(tokens) + 1)"
     common = {
         "name": name,
@@ -155,11 +155,11 @@ def script(
     end = {
         "before": tuple(before),
         "size": case.vocab_size,
-        "wanted": [round(float(one), 4) for one in wanted],
+        "wanted": [round(float(one), 4) for one in target_row],
         "row": "P[tuple(out)]",
     }
-    call = CALLS[kept].format(**common)
-    if kept == "session":
+    call = CALLS[call_kind].format(**common)
+    if call_kind == "session":
         rows = _tables(case, cycles * case.length)
         loop = f"for _ in range({times}):\n"
         return head + rows + RANDOM + loop + call + TAIL.format(**end)
@@ -196,13 +196,13 @@ def _tables(case: VerifierCase, length: int) -> str:
 
 
 def _table(case: VerifierCase, name: str, length: int) -> str:
-    kept = contexts(case.vocab_size, length)
-    if len(kept) > MOST_ROWS:
+    prefixes = contexts(case.vocab_size, length)
+    if len(prefixes) > MOST_ROWS:
         raise ValueError(
-            f"--out: the smallest case has {len(kept)} distributions, a script holds {MOST_ROWS}; look longer with "
+            f"--out: the smallest case has {len(prefixes)} distributions, a script holds {MOST_ROWS}; look longer with "
             "--shrink-seconds, or name a .json file"
         )
     models = SessionModels(case)
     rows = models.target if name == "target" else models.draft
-    listed = ", ".join(f"{one}: np.array({rows(one).tolist()})" for one in kept)
+    listed = ", ".join(f"{one}: np.array({rows(one).tolist()})" for one in prefixes)
     return "{" + listed + "}"

@@ -38,9 +38,9 @@ def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool, cycle
     return VerifierCase(size, tuple(parents), drawn, target, draft, banned)
 
 
-def _with_room(parents: list[int], wanted: int, size: int) -> int:
-    """`wanted`, or the next node, cyclically, with fewer children than there are tokens."""
-    nodes: list[int] = [*range(wanted, len(parents)), *range(wanted)]
+def _with_room(parents: list[int], parent: int, size: int) -> int:
+    """`parent`, or the next node, cyclically, with fewer children than there are tokens."""
+    nodes: list[int] = [*range(parent, len(parents)), *range(parent)]
     return next(node for node in nodes if parents.count(node) < size)
 
 
@@ -64,12 +64,12 @@ def cases_to_judge(drawn: Drawn, chain: bool, count: int, seed: int = 0, cycles:
 def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0, cycles: int = 1) -> list[VerifierCase]:
     """Distinct random cases. With one cycle, each has at least two drafted nodes."""
     random = np.random.default_rng([seed, 7])
-    found: dict[VerifierCase, None] = {}
-    while len(found) < count:
+    cases: dict[VerifierCase, None] = {}
+    while len(cases) < count:
         case = build_case(lambda low, high: int(random.integers(low, high + 1)), drawn, chain, cycles)
         if len(case.parents) > 2 or cycles > 1:
-            found[case] = None
-    return list(found)
+            cases[case] = None
+    return list(cases)
 
 
 def case_size(case: VerifierCase) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ class SpeculativeSession:
     def __call__(self, models: SessionModels) -> Step:
         """Open a session."""
         length = models.length
-        kept: list[float] = []
+        carried_noise: list[float] = []
 
         def step(before: Tokens, uniforms: FloatArray) -> Tokens:
             drafted: list[int] = []
@@ -44,12 +44,12 @@ class SpeculativeSession:
             for place, token in enumerate(drafted):
                 context = (*before, *drafted[:place])
                 target, draft = models.target(context), models.draft(context)
-                noise = kept.pop() if kept else float(self.accept_noise(uniforms, length, place))
+                noise = carried_noise.pop() if carried_noise else float(self.accept_noise(uniforms, length, place))
                 if not noise * draft[token] < target[token]:
                     if self.carried:
-                        kept.append(noise)
-                    left = still_wanted(target, draft, token)
-                    return (*drafted[:place], index_of(left, float(self.recovery_noise(uniforms, length, place))))
+                        carried_noise.append(noise)
+                    residual = still_wanted(target, draft, token)
+                    return (*drafted[:place], index_of(residual, float(self.recovery_noise(uniforms, length, place))))
             return (*drafted, index_of(models.target((*before, *drafted)), float(uniforms[-1])))
 
         return step

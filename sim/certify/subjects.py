@@ -70,7 +70,7 @@ class Decisions:
         return replies
 
     def exact(self) -> list[Mapping[Any, float]]:
-        found: list[Mapping[Any, float]] = []
+        distributions: list[Mapping[Any, float]] = []
         for item, (_, draft) in enumerate(self.drafts):
             try:
                 shares = self.verifier.enumerate(draft)
@@ -81,8 +81,8 @@ class Decisions:
             for verdict in shares:
                 if (fault := find_fault(draft, verdict)) is not None:
                     raise FaultFound(fault, item)
-            found.append(shares)
-        return found
+            distributions.append(shares)
+        return distributions
 
     def emitted(self, item: int, outcome: Any) -> Tokens:
         return emitted(self.drafts[item].draft.tree, outcome)
@@ -127,12 +127,12 @@ class Cycles:
 
     def exact(self) -> list[Mapping[Any, float]]:
         try:
-            found = self.verifier.enumerate_run(self.case, self.cycles)
+            shares = self.verifier.enumerate_run(self.case, self.cycles)
         except VerifierStopped as stopped:
-            found = stopped.fault
-        if isinstance(found, Fault):
-            raise FaultFound(found, 0)
-        return [found]
+            shares = stopped.fault
+        if isinstance(shares, Fault):
+            raise FaultFound(shares, 0)
+        return [shares]
 
     def emitted(self, item: int, outcome: Any) -> Tokens:
         tokens: Tokens = outcome

@@ -92,12 +92,12 @@ def find_fault(draft: DraftRequest, verdict: Verdict) -> Fault | None:
     """Check a decision: a fault if its path is not in the tree or its token is outside the vocabulary, else None."""
     tree, vocab_size = draft.tree, draft.target_probs.shape[1]
     node = 0
-    for kept in verdict.path:
-        if not 0 < kept < tree.size:
-            return Fault("bad path", f"path {verdict.path}: there is no node {kept} below the root", node)
-        if int(tree.parents[kept]) != node:
-            return Fault("bad path", f"path {verdict.path}: node {kept} is no child of node {node}", node)
-        node = kept
+    for child in verdict.path:
+        if not 0 < child < tree.size:
+            return Fault("bad path", f"path {verdict.path}: there is no node {child} below the root", node)
+        if int(tree.parents[child]) != node:
+            return Fault("bad path", f"path {verdict.path}: node {child} is no child of node {node}", node)
+        node = child
     if not 0 <= verdict.token < vocab_size:
         return Fault("bad token", f"token {verdict.token} is outside the vocabulary of {vocab_size}", node)
     return None
@@ -118,11 +118,11 @@ def find_impossible_token(case: VerifierCase, tokens: Tokens) -> Fault | None:
 def find_impossible(draft: DraftRequest, verdict: Verdict) -> Fault | None:
     """Find the first emitted token whose target probability is 0; None if there is none."""
     node = 0
-    for kept in verdict.path:
-        token = int(draft.tree.tokens[kept])
+    for child in verdict.path:
+        token = int(draft.tree.tokens[child])
         if draft.target_probs[node, token] <= 0.0:
             return Fault("impossible token", f"token {token} is accepted, its target probability is 0", node)
-        node = kept
+        node = child
     if draft.target_probs[node, verdict.token] <= 0.0:
         return Fault("impossible token", f"extra token {verdict.token} is drawn, its target probability is 0", node)
     return None

@@ -153,13 +153,15 @@ def exact_report(
     check_fits(spec, shape)
     if max_nodes < 2:
         raise ValueError(f"distribution: max_nodes must be at least 2 (the root and one proposal), got {max_nodes}")
-    given = {**_codebook_settings(spec, world, settings), **settings}
+    rule_settings = {**_codebook_settings(spec, world, settings), **settings}
     built_policy = build(shape.make, policy_settings, f"policy '{shape.name}'")
 
-    def measured(own: Mapping[str, Any]) -> ExactReport:
-        made = build(spec.make, {**given, **own}, f"rule '{rule}'")
-        used = {name: str(one) if isinstance(one, Enum) else one for name, one in _settings_of(spec, made).items()}
-        return _measure(spec, made, shape, built_policy, world, used, max_nodes)
+    def measured(overrides: Mapping[str, Any]) -> ExactReport:
+        built_rule = build(spec.make, {**rule_settings, **overrides}, f"rule '{rule}'")
+        used = {
+            name: str(one) if isinstance(one, Enum) else one for name, one in _settings_of(spec, built_rule).items()
+        }
+        return _measure(spec, built_rule, shape, built_policy, world, used, max_nodes)
 
     report = measured({})
     residuals = {
@@ -245,13 +247,13 @@ def _beyond_bound(
     beyond = []
     for start, weight in starts.items():
         target, draft = model.target_distribution()(start), model.draft_distribution()(start)
-        drawn = np.array([pairs.get((*start, token), 0.0) / weight for token in range(model.vocab_size)])
+        token_probs = np.array([pairs.get((*start, token), 0.0) / weight for token in range(model.vocab_size)])
         shapes = _root_shapes(policy, model, start, max_nodes)
         most = max(
             spec.bound_at(settings, DraftedNode(target, draft, shape.drawn, siblings, 0, depth))
             for siblings, depth in shapes
         )
-        beyond.append(float(np.abs(drawn - target).sum()) / 2 - most)
+        beyond.append(float(np.abs(token_probs - target).sum()) / 2 - most)
     return max(beyond)
 
 
@@ -281,20 +283,20 @@ def _greedy_distribution(model: SyntheticModel) -> TokenDistribution:
 
 
 def _codebook_settings(spec: RuleSpec, model: SyntheticModel, settings: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    codebook_settings: dict[str, Any] = {}
     if spec.codebook:
-        made["neighbours"] = nearest_codes(model.codes(), model.vocab_size - 1)
+        codebook_settings["neighbours"] = nearest_codes(model.codes(), model.vocab_size - 1)
         if "k" not in settings:
-            made["k"] = 2
+            codebook_settings["k"] = 2
     if spec.embeddings:
-        made["codebook"] = model.codes()
-    return made
+        codebook_settings["codebook"] = model.codes()
+    return codebook_settings
 
 
 def _settings_of(spec: RuleSpec, rule: Rule) -> dict[str, Any]:
     """The settings of a built rule, without arrays of the codebook."""
-    found = {name: getattr(rule, name) for name in settings_fields(spec.make)}
-    return {name: value for name, value in found.items() if not isinstance(value, np.ndarray)}
+    settings = {name: getattr(rule, name) for name in settings_fields(spec.make)}
+    return {name: value for name, value in settings.items() if not isinstance(value, np.ndarray)}
 
 
 def _fitting(rule: RuleSpec) -> PolicySpec:

@@ -42,8 +42,8 @@ def _family_ms(
             f"{IN_CYCLE}: the host was measured for {', '.join(costs.host_ms)}, not for '{family}'; measure a whole "
             "curve with `underpaint costs --renew --full`"
         )
-    own = costs.host_ms[family]
-    ms: FloatArray = (own.cycle + pooled * own.pooled) * cycles + own.level * levels + own.node * nodes
+    host = costs.host_ms[family]
+    ms: FloatArray = (host.cycle + pooled * host.pooled) * cycles + host.level * levels + host.node * nodes
     return ms
 
 
@@ -56,7 +56,7 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
     measured ones.
     """
     levels = np.arange(runs.chained.shape[1])
-    known: HostFamily = "sampled" if family in ("iid", "iid_paths") and family not in costs.host_ms else family
+    host_family: HostFamily = "sampled" if family in ("iid", "iid_paths") and family not in costs.host_ms else family
     single = runs.draft.copy()
     single[:, 1] -= runs.chained @ levels
     drafted = runs.verify.copy()
@@ -67,7 +67,7 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
         + plain * costs.plain.target_ms
         + _curve_ms(drafted, costs.target_ms, "target passes"),
         _draft_ms(costs, runs, single, family) + _curve_ms(runs.chained, costs.chain_ms, "chains in one call"),
-        host_ms(costs, runs, known, pooled),
+        host_ms(costs, runs, host_family, pooled),
         np.zeros(runs.images),
     )
 

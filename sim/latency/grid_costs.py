@@ -49,8 +49,10 @@ def grid_times(costs: InGridCosts, counts: GridCounts, low: LowDrafts | None = N
     host, none = _host_ms(costs, counts), np.zeros(target.size)
     drafter: FloatArray = none
     if low is not None:
-        own = _low_costs(costs, low)
-        drafter = _passes_ms(low.counts, own.target_ms, own.begin_ms, f"passes at 1 / {own.ratio} of the side")
+        low_costs = _low_costs(costs, low)
+        drafter = _passes_ms(
+            low.counts, low_costs.target_ms, low_costs.begin_ms, f"passes at 1 / {low_costs.ratio} of the side"
+        )
         drafter = drafter + low.pictures * _resample_ms(costs, low)
         host = host + _host_ms(costs, low.counts)
     return ImageTimes(target, drafter, host, none)
@@ -63,8 +65,8 @@ def _passes_ms(counts: GridCounts, curve: Curve, begin_ms: float, what: str) -> 
 
 
 def _host_ms(costs: InGridCosts, counts: GridCounts) -> FloatArray:
-    own = costs.host_ms
-    ms: FloatArray = own.step * counts.passes + own.cell * counts.drawn + own.judged * counts.judged
+    host = costs.host_ms
+    ms: FloatArray = host.step * counts.passes + host.cell * counts.drawn + host.judged * counts.judged
     return ms
 
 

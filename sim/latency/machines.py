@@ -192,8 +192,8 @@ class RooflineCosts:
 
     @property
     def step_overhead_ms(self) -> float:
-        own = self.machine.host_step_ms
-        return self.machine.host_ms if own is None else own
+        step_ms = self.machine.host_step_ms
+        return self.machine.host_ms if step_ms is None else step_ms
 
     @property
     def waits_for(self) -> int:
@@ -207,9 +207,9 @@ class RooflineCosts:
         """[K] ms of drafter passes: its own layers, the layer that joins token and feature, and the LM head."""
         model = self.model
         head = float(model.width * model.vocab_size)
-        own = (model.parameters - head) / model.layers * model.drafter_layers + 2.0 * model.width**2
+        drafter_parameters = (model.parameters - head) / model.layers * model.drafter_layers + 2.0 * model.width**2
         cached = model.cells // 2 if self.cached is None else self.cached
-        return self._pass_ms(nodes, own + head, model.drafter_layers, cached)
+        return self._pass_ms(nodes, drafter_parameters + head, model.drafter_layers, cached)
 
     def prefill_ms(self, tokens: IntArray) -> FloatArray:
         """[K] ms of prefill passes over prompts of `tokens` [K], with an empty KV cache."""

@@ -55,14 +55,14 @@ def check_latencies() -> tuple[CheckedPass, ...]:
     """Predict every published time with the roofline of its settings."""
     text = files("underpaint.sim.latency").joinpath("published_latencies.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
-    own = {one["name"]: build_typed(DecoderSize, one, "decoder") for one in values["decoders"]}
+    decoders = {one["name"]: build_typed(DecoderSize, one, "decoder") for one in values["decoders"]}
     checked = []
     for plain in values["rows"]:
         row = build_typed(PublishedPass, plain, "published latency")
         machine = MACHINES[row.machine]
         if row.weight_bytes is not None:
             machine = replace(machine, weight_bytes=row.weight_bytes)
-        size = own[row.decoder] if row.decoder in own else DECODER_SIZES[row.decoder]
+        size = decoders[row.decoder] if row.decoder in decoders else DECODER_SIZES[row.decoder]
         costs = RooflineCosts(machine, size, row.batch, row.cached)
         ms = float(costs.verify_ms(np.array([row.nodes]))[0]) + costs.step_overhead_ms
         checked.append(CheckedPass(row, ms, ms / row.ms - 1.0))

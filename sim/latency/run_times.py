@@ -66,8 +66,8 @@ class InCycleTimes:
         return self.costs.fuses_chains
 
     def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
-        known = self._known(runs)
-        return cycle_costs.times(self.costs, known, family_of(scheme), pools(scheme))
+        actual_runs = self._known(runs)
+        return cycle_costs.times(self.costs, actual_runs, family_of(scheme), pools(scheme))
 
     def _known(self, runs: Runs) -> Runs:
         """The runs as this drafter executes them: chains level by level if it cannot draft them in one call."""

@@ -246,21 +246,21 @@ def matched_codes(tokens: IntArray, near: IntArray, frequency: FloatArray, rng: 
     by_rank = np.argsort(-frequency, kind="stable")
     rank = np.empty_like(by_rank)
     rank[by_rank] = np.arange(by_rank.size)
-    found = np.empty_like(near)
+    controls = np.empty_like(near)
     for place in np.ndindex(tokens.shape):
-        taken = {int(tokens[place]), *near[place].tolist()}
+        used_codes = {int(tokens[place]), *near[place].tolist()}
         for column, code in enumerate(near[place].tolist()):
             window = _WINDOW
             while True:
                 start = max(0, int(rank[code]) - window)
-                free = [one for one in by_rank[start : int(rank[code]) + window + 1].tolist() if one not in taken]
+                free = [one for one in by_rank[start : int(rank[code]) + window + 1].tolist() if one not in used_codes]
                 if free:
                     break
                 window *= 2
             chosen = free[int(rng.integers(len(free)))]
-            taken.add(chosen)
-            found[(*place, column)] = chosen
-    return found
+            used_codes.add(chosen)
+            controls[(*place, column)] = chosen
+    return controls
 
 
 def mean_figure(cells: FloatArray) -> Figure:
@@ -274,12 +274,12 @@ def _bootstrap(figure: Any, images: int) -> Figure:
     value = float(figure(np.arange(images)))
     if images < 2:
         return Figure(value, None, None)
-    drawn = np.random.default_rng(_SEED).integers(images, size=(_RESAMPLES, images))
-    found = np.array([figure(rows) for rows in drawn])
-    found = found[np.isfinite(found)]
-    if not found.size:
+    resamples = np.random.default_rng(_SEED).integers(images, size=(_RESAMPLES, images))
+    values = np.array([figure(rows) for rows in resamples])
+    values = values[np.isfinite(values)]
+    if not values.size:
         return Figure(value, None, None)
-    low, high = np.quantile(found, [0.025, 0.975])
+    low, high = np.quantile(values, [0.025, 0.975])
     return Figure(value, float(low), float(high))
 
 

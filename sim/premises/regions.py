@@ -33,5 +33,5 @@ def cell_regions(picture: NDArray[np.uint8], grid: Grid) -> IntArray:
     spread = patches.mean(axis=4).std(axis=(1, 3))
     border = np.concatenate([colours[0], colours[-1], colours[1:-1, 0], colours[1:-1, -1]])
     distance = np.linalg.norm(colours[:, :, None] - border, axis=-1).min(axis=-1)
-    found = np.where(distance >= APART, 2, np.where(spread >= BUSY_SPREAD, 1, 0))
-    return found.reshape(-1).astype(np.int64)
+    regions = np.where(distance >= APART, 2, np.where(spread >= BUSY_SPREAD, 1, 0))
+    return regions.reshape(-1).astype(np.int64)

@@ -92,8 +92,8 @@ class AcceptanceLog:
 
     def tokens_per_cycle(self, length: int) -> Estimate:
         """Tokens per cycle with chains of `length`: the accepted tokens of the log's chains cut to it, plus one."""
-        kept = sum(self.reached(position) for position in range(1, length + 1))
-        return ratio(self.steps + kept, self.steps)
+        accepted = sum(self.reached(position) for position in range(1, length + 1))
+        return ratio(self.steps + accepted, self.steps)
 
 
 def read_acceptance(path: Path) -> AcceptanceLog:
@@ -131,8 +131,8 @@ def _records(content: bytes) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
     for number, item in enumerate(items, start=1):
         metadata = item.get("metadata") if isinstance(item, dict) else None
         warmup = isinstance(metadata, dict) and metadata.get("benchmark_phase") == "warmup"
-        found: list[Mapping[str, Any] | None] = [] if warmup else list(_counted(item))
-        yield from ((number, one) for one in found or [None])
+        records: list[Mapping[str, Any] | None] = [] if warmup else list(_counted(item))
+        yield from ((number, one) for one in records or [None])
 
 
 def _counted(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -156,22 +156,22 @@ def _prometheus(text: str) -> Mapping[str, Any] | None:
     drafts, drafted = totals.pop("drafts", 0), totals.pop("draft_tokens", 0)
     if not drafts:
         return None
-    kept = [drafts, *(totals[str(position)] for position in range(len(totals))), 0]
+    counts = [drafts, *(totals[str(position)] for position in range(len(totals))), 0]
     return {
-        "acceptance_histogram": [more - less for more, less in pairwise(kept)],
+        "acceptance_histogram": [more - less for more, less in pairwise(counts)],
         "num_draft_tokens": drafted,
     }
 
 
 def _log_of(records: list[tuple[int, Mapping[str, Any] | None]]) -> AcceptanceLog:
-    known = [(number, one) for number, one in records if one is not None]
-    read = [one for one in (_read(number, record) for number, record in known) if one[0].sum()]
+    counted_records = [(number, one) for number, one in records if one is not None]
+    read = [one for one in (_read(number, record) for number, record in counted_records) if one[0].sum()]
     if not read:
         raise ValueError(f"none of its {len(records)} requests has acceptance counts")
     longest = max(histogram.size for histogram, _ in read)
     histograms = np.stack([np.pad(histogram, (0, longest - histogram.size)) for histogram, _ in read])
     return AcceptanceLog(
-        _engine(known[0][1]), histograms, np.array([most for _, most in read]), len(records) - len(read)
+        _engine(counted_records[0][1]), histograms, np.array([most for _, most in read]), len(records) - len(read)
     )
 
 
@@ -183,11 +183,11 @@ def _engine(record: Mapping[str, Any]) -> str:
 def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
     """The histogram [K + 1] and the number of draft tokens of a request; ValueError if its counts disagree."""
     where = f"request {number}"
-    held = {
+    values = {
         kind: next((record[name] for name in names if record.get(name) is not None), None)
         for kind, names in _NAMES.items()
     }
-    counts: Any = held["histogram"]
+    counts: Any = values["histogram"]
     if isinstance(counts, dict):
         pairs = [(key, value) for key, value in counts.items() if str(key).isascii() and str(key).isdigit()]
         largest = max((int(key) for key, _ in pairs), default=0)
@@ -200,18 +200,18 @@ def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
     )
     if not whole or not 0 < len(counts) <= _MOST_POSITIONS:
         raise ValueError(
-            f"{where}: expected a histogram of whole numbers at least 0, got {str(held['histogram'])[:60]}"
+            f"{where}: expected a histogram of whole numbers at least 0, got {str(values['histogram'])[:60]}"
         )
     steps, accepted = sum(counts), sum(place * count for place, count in enumerate(counts))
-    drafted = held["drafted"] if isinstance(held["drafted"], int) else accepted
+    drafted = values["drafted"] if isinstance(values["drafted"], int) else accepted
     for kind, expected in (("steps", steps), ("accepted", accepted)):
-        if held[kind] is not None and held[kind] != expected:
-            raise ValueError(f"{where}: expected {expected} {kind}, as its histogram says, got {held[kind]}")
+        if values[kind] is not None and values[kind] != expected:
+            raise ValueError(f"{where}: expected {expected} {kind}, as its histogram says, got {values[kind]}")
     if accepted > drafted:
         raise ValueError(
             f"{where}: expected at most {drafted} accepted tokens, as many as were drafted, got {accepted}"
         )
-    limit = held["limit"] if isinstance(held["limit"], int) and 0 < held["limit"] < _MOST_POSITIONS else 0
+    limit = values["limit"] if isinstance(values["limit"], int) and 0 < values["limit"] < _MOST_POSITIONS else 0
     if limit and drafted > steps * limit:
         raise ValueError(
             f"{where}: its drafts had {drafted / steps:.1f} tokens and at most {limit} levels: they were trees, and "
@@ -236,8 +236,8 @@ def acceptance_of(model: TableModel, length: int, seed: int = 0) -> AcceptanceLo
     for image in range(model.images):
         target, drafter = TableTarget(model, image), TableDrafter(model, image)
         cycles = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), MOST_NODES).cycles[1:]
-        kept = [len(cycle.verdict.path) for cycle in cycles]
-        histograms[image] = np.bincount(kept, minlength=length + 1)
+        accepted = [len(cycle.verdict.path) for cycle in cycles]
+        histograms[image] = np.bincount(accepted, minlength=length + 1)
         drafted[image] = sum(cycle.tree.size - 1 for cycle in cycles)
     return AcceptanceLog("underpaint", histograms, drafted)
 

@@ -76,12 +76,12 @@ def check_belong(trace: Trace, comparison: Comparison) -> None:
 
 def check_measured_on(curve: CostCurveFile, comparison: Comparison) -> None:
     """Raise ValueError if the curve has other models than the comparison, or rows per pass unlike its guidance."""
-    held = curve.model
+    model = curve.model
     guided = 2 if comparison.sampler["guidance"] != 1.0 else 1
     compared = {**{name: comparison.model.get(name) for name in ("target", "drafter")}, "rows": guided}
     for what, theirs in compared.items():
-        if None not in (held.get(what), theirs) and held[what] != theirs:
+        if None not in (model.get(what), theirs) and model[what] != theirs:
             raise ValueError(
-                f"{curve.name}.json is the curve of another model than the comparison's ({what}: {held[what]} and "
+                f"{curve.name}.json is the curve of another model than the comparison's ({what}: {model[what]} and "
                 f"{theirs}); measure one with `underpaint costs --full --resolution ... --guidance ...`"
             )

@@ -85,9 +85,9 @@ def misplaced(trace: Trace) -> str | None:
     named = trace.target_tokens == trace.tokens[..., None]
     others = max(trace.vocab_size - probs.shape[-1], 1)
     even = np.maximum(1.0 - probs.sum(axis=-1), 0.0) / others
-    drawn = np.where(named.any(axis=-1), (probs * named).sum(axis=-1), even)
+    token_probs = np.where(named.any(axis=-1), (probs * named).sum(axis=-1), even)
     logs, log_even = np.log(np.maximum(probs, _LEAST)), np.log(np.maximum(even, _LEAST))
-    gaps = np.log(np.maximum(drawn, _LEAST)) - (probs * logs).sum(axis=-1) - others * even * log_even
+    gaps = np.log(np.maximum(token_probs, _LEAST)) - (probs * logs).sum(axis=-1) - others * even * log_even
     mean = float(gaps.mean())
     if mean > -_GAP or mean * np.sqrt(gaps.size) > -_DEVIATIONS * float(gaps.std()):
         return None
@@ -128,8 +128,8 @@ class _OwnFile:
                 f"{draft_name}: expected [{images}, D, {cells}, {codes}] with D below {cells}, got {shape}"
             )
         self._target_name, self._draft_name = target_name, draft_name or ""
-        own = arrays.read("grid", ArrayForm("whole", 1, 1, 1 << 12)).tolist() if "grid" in arrays else None
-        rows = tuple(grid) if grid is not None else tuple(own or ())
+        file_grid = arrays.read("grid", ArrayForm("whole", 1, 1, 1 << 12)).tolist() if "grid" in arrays else None
+        rows = tuple(grid) if grid is not None else tuple(file_grid or ())
         if len(rows) != 2 or rows[0] * rows[1] != cells:
             raise ValueError(
                 f"expected a grid of {cells} cells, the second size of tokens, got {'x'.join(map(str, rows)) or 'none'}"
@@ -194,8 +194,8 @@ class _AnyForm(ArrayForm):
 
     def checked(self, array: FloatArray, name: str) -> FloatArray:
         if array.dtype.kind not in "fiu" or array.ndim != self.dimensions:
-            wanted = f"expected real numbers in {self.dimensions} dimensions"
-            raise ValueError(f"{name}: {wanted}, got {array.dtype} {array.shape}")
+            expected = f"expected real numbers in {self.dimensions} dimensions"
+            raise ValueError(f"{name}: {expected}, got {array.dtype} {array.shape}")
         return array
 
 

@@ -88,16 +88,16 @@ def predict(
     check_belong(trace, comparison)
     names = predictable(comparison, trace, methods, curve)
     model, prices = replayed or replay(trace), run_times(curve)
-    found = []
+    predictions = []
     for name in names:
         recipe, row = comparison.methods[name], comparison.rows[name]
         if not_replayed(recipe):
-            found.append(_drawn(name, comparison, trace, curve))
+            predictions.append(_drawn(name, comparison, trace, curve))
             continue
         if "policy" not in recipe:
             assert curve.in_grid is not None
             price = _fronts if recipe["loop"] == "zipar" else _rows
-            found.append(price(name, comparison, trace, curve.in_grid, prices.plain_ms, seeds, seed))
+            predictions.append(price(name, comparison, trace, curve.in_grid, prices.plain_ms, seeds, seed))
             continue
         parts = (recipe["policy_settings"], recipe["rule_settings"])
         scheme = make_scheme(model, recipe["policy"], recipe["rule"], *parts)
@@ -112,7 +112,7 @@ def predict(
         times = prices.times(scheme, runs)
         tokens = tokens_per_cycle(runs)
         alone = tokens_per_cycle(once).half_width * sqrt(model.images / len(comparison.prompts))
-        found.append(
+        predictions.append(
             Predicted(
                 name,
                 tokens,
@@ -127,7 +127,7 @@ def predict(
                 measured_parts(row, trace.grid.cells),
             )
         )
-    return tuple(found)
+    return tuple(predictions)
 
 
 def _parts(times: ImageTimes, plain_ms: float, decodings: int) -> dict[str, float]:
@@ -141,11 +141,11 @@ def measured_parts(row: Mapping[str, Any], cells: int) -> dict[str, float]:
     steps, shares = cells / float(row["speedup"]), {name: row.get(f"{name}_share") for name in _SHARES}
     if None in shares.values():
         return {}
-    held = {name: float(share) * steps for name, share in shares.items() if share is not None}
+    times = {name: float(share) * steps for name, share in shares.items() if share is not None}
     return {
-        "target": held["target"],
-        "drafter": held["drafter"] + held["resampler"],
-        "host": held["overhead"],
+        "target": times["target"],
+        "drafter": times["drafter"] + times["resampler"],
+        "host": times["overhead"],
     }
 
 
@@ -194,7 +194,7 @@ def not_replayed(recipe: Mapping[str, Any]) -> str:
 
 
 def _drawings_of(trace: Trace, recipe: Mapping[str, Any]) -> DrawnTrace | None:
-    return next((drawn for drawn in trace.drawn if drawn.is_by(recipe)), None)
+    return next((drawn_trace for drawn_trace in trace.drawn if drawn_trace.is_by(recipe)), None)
 
 
 def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurveFile) -> str:
@@ -203,9 +203,9 @@ def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurve
         return ""
     reason = not_replayed(recipe)
     if reason:
-        drawn = _drawings_of(trace, recipe)
-        if drawn is not None:
-            return missing_costs(drawn, curve)
+        drawn_trace = _drawings_of(trace, recipe)
+        if drawn_trace is not None:
+            return missing_costs(drawn_trace, curve)
         return (
             f"{reason}; record what it draws with `underpaint trace --methods {name.partition(' ')[0]}` and the "
             "comparison's own --set"
@@ -230,12 +230,12 @@ def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurve
 def _drawn(name: str, comparison: Comparison, trace: Trace, curve: CostCurveFile) -> Predicted:
     """Predict a method that cannot be replayed, from images that it drew."""
     recipe, row, cells = comparison.methods[name], comparison.rows[name], trace.grid.cells
-    drawn = _drawings_of(trace, recipe)
-    assert drawn is not None
-    times, plain_ms = drawn_times(drawn, curve, cells), run_times(curve).plain_ms
-    whole = np.full(drawn.images, cells)
-    by_cycles, passes = bool(drawn.cycles.any()), drawn.passes
-    per = drawn.cycles if by_cycles else passes
+    drawn_trace = _drawings_of(trace, recipe)
+    assert drawn_trace is not None
+    times, plain_ms = drawn_times(drawn_trace, curve, cells), run_times(curve).plain_ms
+    whole = np.full(drawn_trace.images, cells)
+    by_cycles, passes = bool(drawn_trace.cycles.any()), drawn_trace.passes
+    per = drawn_trace.cycles if by_cycles else passes
     tokens = ratio(whole - int(by_cycles), per)
     measured = row["tokens_per_cycle"] if by_cycles else cells / float(row["target_nfe"])
     depth = row["mean_depth"] if by_cycles else 0.0
@@ -243,8 +243,8 @@ def _drawn(name: str, comparison: Comparison, trace: Trace, curve: CostCurveFile
         name,
         tokens,
         float(measured),
-        tokens.half_width * sqrt(1.0 + drawn.images / len(comparison.prompts)),
-        float(drawn.levels.sum() / per.sum()),
+        tokens.half_width * sqrt(1.0 + drawn_trace.images / len(comparison.prompts)),
+        float(drawn_trace.levels.sum() / per.sum()),
         float(depth),
         ratio(whole * plain_ms, times.total),
         float(row["speedup"]),

@@ -48,10 +48,10 @@ class RowTrace:
     low_passes: IntArray
 
     def __post_init__(self) -> None:
-        (images, cells), kept = self.drafts.shape, self.distribution_probs.shape[-1]
+        (images, cells), top_k = self.drafts.shape, self.distribution_probs.shape[-1]
         expected = {
-            "distribution_tokens": (images, cells, kept),
-            "distribution_probs": (images, cells, kept),
+            "distribution_tokens": (images, cells, top_k),
+            "distribution_probs": (images, cells, top_k),
             "low_passes": (images, cells + 1),
         }
         for name, shape in expected.items():
@@ -63,8 +63,8 @@ class RowTrace:
 
 def drafting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a recipe that control how rows are drafted; see `INT8`."""
-    known = {INT8: False, **settings}
-    return {name: known[name] for name in DRAFTED_BY}
+    full_settings = {INT8: False, **settings}
+    return {name: full_settings[name] for name in DRAFTED_BY}
 
 
 class LowDrafter(Protocol):

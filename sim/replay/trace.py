@@ -85,12 +85,12 @@ class Trace:
 
     def __post_init__(self) -> None:
         images, cells = self.tokens.shape
-        depths, kept = self.draft_probs.shape[1], self.target_probs.shape[-1]
+        depths, top_k = self.draft_probs.shape[1], self.target_probs.shape[-1]
         expected = {
-            "target_tokens": (images, cells, kept),
-            "target_probs": (images, cells, kept),
-            "draft_tokens": (images, depths, cells, kept),
-            "draft_probs": (images, depths, cells, kept),
+            "target_tokens": (images, cells, top_k),
+            "target_probs": (images, cells, top_k),
+            "draft_tokens": (images, depths, cells, top_k),
+            "draft_probs": (images, depths, cells, top_k),
             "target_entropy": (images, cells),
             "draft_entropy": (images, depths, cells),
             "neighbour_mass": (images, cells),
@@ -107,9 +107,9 @@ class Trace:
         for one in self.rows:
             if one.drafts.shape != (images, cells):
                 raise ValueError(f"trace: expected drafted rows {(images, cells)}, got {one.drafts.shape}")
-        for drawn in self.drawn:
-            if drawn.images != images:
-                raise ValueError(f"trace: expected {images} drawn pictures, got {drawn.images}; record it again")
+        for drawn_trace in self.drawn:
+            if drawn_trace.images != images:
+                raise ValueError(f"trace: expected {images} drawn pictures, got {drawn_trace.images}; record it again")
 
 
 class DrawnImage(NamedTuple):
@@ -237,46 +237,46 @@ def save(trace: Trace, path: Path) -> None:
     arrays: dict[str, Any] = {name: _narrow(getattr(trace, name)) for name in _ARRAYS}
     for place, one in enumerate(trace.rows):
         arrays.update({_row_array(place, name): _narrow(getattr(one, name)) for name in ROW_ARRAYS})
-    for place, drawn in enumerate(trace.drawn):
-        arrays.update({_drawn_array(place, name): _narrow(getattr(drawn, name)) for name in DRAWN_ARRAYS})
-    held = io.BytesIO()
-    np.savez_compressed(held, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
-    write_beside(path, held.getvalue())
+    for place, drawn_trace in enumerate(trace.drawn):
+        arrays.update({_drawn_array(place, name): _narrow(getattr(drawn_trace, name)) for name in DRAWN_ARRAYS})
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
+    write_beside(path, buffer.getvalue())
 
 
 def load(path: Path) -> Trace:
     """Load a trace from .npz. Raises ValueError if the file is no trace of this format, OSError if it is missing."""
     try:
-        with ArrayFile(path) as held:
-            if 3 * held.nbytes > (free := free_bytes()):  # reading, widening and checking each need a copy
+        with ArrayFile(path) as file:
+            if 3 * file.nbytes > (free := free_bytes()):  # reading, widening and checking each need a copy
                 raise ValueError(
-                    f"expected arrays that fit in memory, got {held.nbytes / 1e9:.1f} GB, which take three times as "
+                    f"expected arrays that fit in memory, got {file.nbytes / 1e9:.1f} GB, which take three times as "
                     f"much to read, and {free / 1e9:.1f} GB are free: record fewer pictures or depths"
                 )
-            told = held.read_json("head")
-            written = told.get("format") if isinstance(told, dict) else None
+            raw_head = file.read_json("head")
+            written = raw_head.get("format") if isinstance(raw_head, dict) else None
             check_format(written, FORMAT, "record it again")
-            head = build_typed(TraceHead, told, "head")
+            head = build_typed(TraceHead, raw_head, "head")
             forms = array_forms(head.vocab_size)
             rows = tuple(
                 RowTrace(
                     settings=one.settings,
                     rows_per_cycle=one.rows_per_cycle,
-                    **{name: _wide(held.read(_row_array(place, name), forms[name])) for name in ROW_ARRAYS},
+                    **{name: _wide(file.read(_row_array(place, name), forms[name])) for name in ROW_ARRAYS},
                 )
                 for place, one in enumerate(head.rows)
             )
-            drawn = tuple(
+            drawn_traces = tuple(
                 DrawnTrace(
                     recipe=one.recipe,
                     target_kinds=tuple(PassKind(*kind) for kind in one.target_kinds),
                     drafter_kinds=tuple(PassKind(*kind) for kind in one.drafter_kinds),
-                    **{name: _wide(held.read(_drawn_array(place, name), forms[name])) for name in DRAWN_ARRAYS},
+                    **{name: _wide(file.read(_drawn_array(place, name), forms[name])) for name in DRAWN_ARRAYS},
                 )
                 for place, one in enumerate(head.drawn)
             )
-            arrays: dict[str, Any] = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
-        arrays |= {"rows": rows, "drawn": drawn}
+            arrays: dict[str, Any] = {name: _wide(file.read(name, forms[name])) for name in _ARRAYS}
+        arrays |= {"rows": rows, "drawn": drawn_traces}
         trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, **arrays)
         check_values(trace)
     except ValueError as error:
@@ -310,8 +310,8 @@ def dense(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
 
 
 def _table(tokens: IntArray, probs: FloatArray, vocab_size: int) -> SparseTable:
-    kept = tokens.shape[-1]
-    return SparseTable(tokens.reshape(-1, kept), probs.reshape(-1, kept), vocab_size)
+    top_k = tokens.shape[-1]
+    return SparseTable(tokens.reshape(-1, top_k), probs.reshape(-1, top_k), vocab_size)
 
 
 def replay(trace: Trace, name: str = "trace") -> TableModel:
@@ -323,8 +323,8 @@ def replay(trace: Trace, name: str = "trace") -> TableModel:
         ValueError: The tables need more memory than this machine has free.
     """
     images, cells = trace.tokens.shape
-    depths, kept = trace.draft_probs.shape[1], trace.target_probs.shape[-1]
-    bytes_each = (depths + 1) * cells * (8 * kept + 4)
+    depths, top_k = trace.draft_probs.shape[1], trace.target_probs.shape[-1]
+    bytes_each = (depths + 1) * cells * (8 * top_k + 4)
     check_memory(f"the tables of trace '{name}'", "pictures", images, bytes_each, "; record fewer, or fewer --depths")
     pairs = [(trace.target_tokens, trace.target_probs)]
     pairs += [(trace.draft_tokens[:, depth], trace.draft_probs[:, depth]) for depth in range(depths)]

@@ -130,7 +130,7 @@ def _check_likeliest(name: str, tokens: IntArray, probs: FloatArray, vocab_size:
             f"{name}_probs: expected distributions over all their tokens to sum to 1, got {sums.min():.4g}"
         )
     # Places beyond a distribution's support are filled with token 0 at probability 0, possibly several times.
-    shown = np.where(probs > 0.0, tokens, -1 - np.arange(tokens.shape[-1]))
-    ordered = np.sort(shown, axis=-1)
+    masked_tokens = np.where(probs > 0.0, tokens, -1 - np.arange(tokens.shape[-1]))
+    ordered = np.sort(masked_tokens, axis=-1)
     if np.any(np.diff(ordered, axis=-1) == 0):
         raise ValueError(f"{name}_tokens: expected each token once in a distribution, got one twice")

@@ -75,10 +75,10 @@ def _fastest(lines: Sequence[Line], machine: str) -> Line:
 
 def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> tuple[Figure, Axes]:
     """Plot speed-up against the field `across`, with 95 % intervals and a colour and marker per policy and rule."""
-    known = [line for line in lines if line[across] is not None]
-    if not known:
+    lines_with_field = [line for line in lines if line[across] is not None]
+    if not lines_with_field:
         raise NotInData(f"no result has the figure '{across}'; simulate policies and rules that have it")
-    groups = grouped(known)
+    groups = grouped(lines_with_field)
     figure, axes = canvas(width, 0.68 * width, len(groups))
     for place, (name, members) in enumerate(groups.items()):
         speeds = np.array([line["speedup"][machine] for line in members])
@@ -128,8 +128,8 @@ def pareto(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure
 def pareto_front(lines: Sequence[Line], machine: str) -> list[Line]:
     """The Pareto front of bias and speed-up among lines with known bias, sorted by rising bias."""
     front: list[Line] = []
-    known = [line for line in lines if line["token_bias"] is not None]
-    for line in sorted(known, key=lambda line: (line["token_bias"], -_speed(line, machine))):
+    lines_with_bias = [line for line in lines if line["token_bias"] is not None]
+    for line in sorted(lines_with_bias, key=lambda line: (line["token_bias"], -_speed(line, machine))):
         if not front or _speed(line, machine) > _speed(front[-1], machine):
             front.append(line)
     return front
@@ -155,7 +155,7 @@ def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> F
         )
     speeds = np.array([[cells.get((depth, wide), np.nan) for wide in widths] for depth in depths])
     figure, axes = canvas(width, 0.75 * width)
-    shown = axes.imshow(speeds, origin="lower", cmap="cividis", aspect="auto")
+    image = axes.imshow(speeds, origin="lower", cmap="cividis", aspect="auto")
     axes.set_xticks(range(len(widths)), [str(wide) for wide in widths])
     axes.set_yticks(range(len(depths)), [str(depth) for depth in depths])
     middle = (np.nanmin(speeds) + np.nanmax(speeds)) / 2.0
@@ -164,7 +164,7 @@ def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> F
         axes.text(column, row, f"{speeds[row, column]:.2f}", ha="center", va="center", color=ink, fontsize=7)
     axes.set(title=name, xlabel="width (top-k)", ylabel="depth (levels)")
     axes.title.set_fontsize(8)
-    figure.colorbar(shown, label=f"speed-up on {machine}")
+    figure.colorbar(image, label=f"speed-up on {machine}")
     return figure
 
 
@@ -180,18 +180,21 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
 
     On dashed lines, the images of a batch start together, and the slots of those that end early stay empty.
     """
-    wanted = batch_of(machine)[0]
-    known = {batch_of(name)[1:]: name for name in lines[0]["speedup"] if batch_of(name)[0] == wanted}
-    sizes = sorted({size for size, _ in known})
+    base_machine = batch_of(machine)[0]
+    machines = {batch_of(name)[1:]: name for name in lines[0]["speedup"] if batch_of(name)[0] == base_machine}
+    sizes = sorted({size for size, _ in machines})
     if len(sizes) < 2:
         raise NotInData(
-            f"batch curves need one machine at two batches; sweep --machines {wanted},{wanted}/batch4,{wanted}/batch16"
+            f"batch curves need one machine at two batches; sweep --machines {base_machine},{base_machine}/batch4,"
+            f"{base_machine}/batch16"
         )
     groups = grouped(lines)
     figure, axes = canvas(width, 0.68 * width, len(groups))
     for place, (name, members) in enumerate(groups.items()):
         for waits, style in ((False, "-"), (True, "--")):
-            at = [(size, known[size, waits and size > 1]) for size in sizes if (size, waits and size > 1) in known]
+            at = [
+                (size, machines[size, waits and size > 1]) for size in sizes if (size, waits and size > 1) in machines
+            ]
             if len(at) > 1:
                 speeds = np.array([_fastest(members, where)["speedup"][where] for _, where in at])
                 errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
@@ -201,7 +204,7 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
-    axes.set(xlabel="images of a batch", ylabel=f"speed-up on {wanted}")
+    axes.set(xlabel="images of a batch", ylabel=f"speed-up on {base_machine}")
     legend(figure, len(groups), width)
     return figure
 
@@ -236,8 +239,8 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
         )
         starts += part
     for row, (line, end) in enumerate(zip(chosen, starts, strict=True)):
-        told = f" {line['tokens_per_cycle']:.2f} tokens, {_speed(line, machine):.2f}x"
-        axes.text(end, row, told, va="center", fontsize=6.5)
+        text = f" {line['tokens_per_cycle']:.2f} tokens, {_speed(line, machine):.2f}x"
+        axes.text(end, row, text, va="center", fontsize=6.5)
     axes.set_yticks(range(len(chosen)), [label(line) for line in chosen])
     axes.set_xlim(right=1.45 * float(starts.max()))
     axes.set_xlabel(f"ms of a mean cycle on {machine}")
@@ -254,14 +257,14 @@ def acceptance(trace: Trace, width: float = PAGE) -> Figure:
         )
     figure = Figure(figsize=(width, 0.4 * width), layout="constrained")
     curve, by_cell = figure.subplots(1, 2)
-    shown = range(min(depths, cells - 1))
-    per_image = np.stack([trace.acceptance[:, depth, depth + 1 :].mean(axis=1) for depth in shown], axis=1)
+    plotted_depths = range(min(depths, cells - 1))
+    per_image = np.stack([trace.acceptance[:, depth, depth + 1 :].mean(axis=1) for depth in plotted_depths], axis=1)
     half = INTERVAL_DEVIATIONS * per_image.std(axis=0, ddof=1) / np.sqrt(images) if images > 1 else None
     curve.errorbar(
-        [depth + 1 for depth in shown], per_image.mean(axis=0), half, linewidth=1, elinewidth=0.7, **look_of(0)
+        [depth + 1 for depth in plotted_depths], per_image.mean(axis=0), half, linewidth=1, elinewidth=0.7, **look_of(0)
     )
     curve.set(xlabel="tokens past the root", ylabel="acceptance: mean 1 - TV", ylim=(0, 1))
-    curve.set_xticks([depth + 1 for depth in shown])
+    curve.set_xticks([depth + 1 for depth in plotted_depths])
     first: FloatArray = trace.acceptance[:, 0].mean(axis=0)
     first[0] = np.nan  # the first cell is never drafted
     image = by_cell.imshow(first.reshape(trace.grid), vmin=0, vmax=1, cmap="cividis")

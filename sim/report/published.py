@@ -95,17 +95,17 @@ class Checked(NamedTuple):
 
 def groups() -> tuple[Group, ...]:
     """Load all published tables."""
-    held: dict[str, Any] = json.loads(
+    values: dict[str, Any] = json.loads(
         files("underpaint.sim.report").joinpath("published.json").read_text(encoding="utf-8")
     )
-    found = []
-    for plain in held["groups"]:
+    tables = []
+    for plain in values["groups"]:
         rows = tuple(build(PublishedRow, row, f"published '{plain['name']}'") for row in plain["rows"])
         group = build(Group, {**plain, "rows": rows}, f"published '{plain['name']}'")
         if group.kind not in get_args(Kind):
             raise ValueError(f"published '{group.name}': kind must be one of {', '.join(get_args(Kind))}")
-        found.append(group)
-    return tuple(found)
+        tables.append(group)
+    return tuple(tables)
 
 
 def implied_cost(group: Group, row: PublishedRow) -> float:
@@ -135,11 +135,11 @@ def _unchecked(row: PublishedRow) -> str:
 
 
 def _fitted(group: Group) -> tuple[Checked, ...]:
-    own = [implied_cost(group, row) for row in group.rows]
-    cost = own[0]
+    implied_costs = [implied_cost(group, row) for row in group.rows]
+    cost = implied_costs[0]
     least = 0.0 if group.kind == "depth" else 1.0
-    found = []
-    for place, (row, ratio) in enumerate(zip(group.rows, own, strict=True)):
+    checks = []
+    for place, (row, ratio) in enumerate(zip(group.rows, implied_costs, strict=True)):
         speed = predicted(group, row, cost)
         error = speed / row.speedup - 1.0
         if ratio < least:
@@ -149,8 +149,8 @@ def _fitted(group: Group) -> tuple[Checked, ...]:
         else:
             verdict = "fits" if abs(error) <= TOLERANCE else "does not fit"
         by_roofline = row.tokens_per_cycle / _cycle(group, row.mean_depth or group.depth) if group.latency else None
-        found.append(Checked(group, row, speed, error, cost, ratio, verdict, by_roofline))
-    return tuple(found)
+        checks.append(Checked(group, row, speed, error, cost, ratio, verdict, by_roofline))
+    return tuple(checks)
 
 
 def _cycle(group: Group, depth: float) -> float:

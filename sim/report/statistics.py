@@ -70,8 +70,8 @@ class Runs:
 
         ValueError unless all images were decoded equally often.
         """
-        times, left = divmod(self.images, images)
-        if left or not times:
+        times, remainder = divmod(self.images, images)
+        if remainder or not times:
             raise ValueError(f"runs: expected a multiple of {images} images, got {self.images}")
 
         def summed(counts: IntArray) -> IntArray:
@@ -262,11 +262,11 @@ class Totals:
         """Add `more` images, which must have as many cells and the same machines."""
         images = self.images + more.images
         image_ms = {}
-        for name, own in self.image_ms.items():
+        for name, moments in self.image_ms.items():
             other = more.image_ms[name]
-            apart = other.mean - own.mean  # Chan, Golub and LeVeque's update
-            mean = own.mean + apart * more.images / images
-            squares = own.squares + other.squares + apart**2 * self.images * more.images / images
+            apart = other.mean - moments.mean  # Chan, Golub and LeVeque's update
+            mean = moments.mean + apart * more.images / images
+            squares = moments.squares + other.squares + apart**2 * self.images * more.images / images
             image_ms[name] = BlockMoments(mean, squares)
         return Totals(
             self.cells,

@@ -55,10 +55,10 @@ class Job:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values for JSON; trees keep the format from before windows existed."""
-        told = asdict(self)
+        values = asdict(self)
         if self.loop == TREES:
-            del told["loop"], told["temperature"]
-        return told
+            del values["loop"], values["temperature"]
+        return values
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "Job":
@@ -116,10 +116,10 @@ class SweepPlan:
         named += [name for name in self.machines if name.endswith(CURVE)]
         named += [str(file) for file in map(machine_file, self.machines) if file is not None]
         hashes = {name: hashlib.sha256(read_regular(Path(name))).hexdigest() for name in named}
-        told = json.loads(json.dumps(asdict(self)))
+        values = json.loads(json.dumps(asdict(self)))
         if not self.windows:
-            del told["windows"]  # the format from before windows existed
-        return {**told, "files": hashes}
+            del values["windows"]  # the format from before windows existed
+        return {**values, "files": hashes}
 
 
 @lru_cache(maxsize=8)
@@ -158,18 +158,20 @@ def settings_known(part: str, name: str) -> set[str]:
 
 def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list[str]:
     """All settings of a model, policy or rule: the product over its varied settings."""
-    known = settings_known(part, name)
-    own = {key.partition(".")[2]: values for key, values in vary.items() if key.partition(".")[0] == part}
-    axes = {key: values for key, values in own.items() if key in known}
-    found = itertools.product(*axes.values())
-    return [json.dumps(dict(zip(axes, values, strict=True)), sort_keys=True) for values in found]
+    setting_names = settings_known(part, name)
+    part_axes = {key.partition(".")[2]: values for key, values in vary.items() if key.partition(".")[0] == part}
+    axes = {key: values for key, values in part_axes.items() if key in setting_names}
+    combinations = itertools.product(*axes.values())
+    return [json.dumps(dict(zip(axes, values, strict=True)), sort_keys=True) for values in combinations]
 
 
 def _variant_count(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> int:
     """Number of `_variants`."""
-    known = settings_known(part, name)
+    setting_names = settings_known(part, name)
     return prod(
-        len(values) for key, values in vary.items() if key.partition(".")[0] == part and key.partition(".")[2] in known
+        len(values)
+        for key, values in vary.items()
+        if key.partition(".")[0] == part and key.partition(".")[2] in setting_names
     )
 
 
@@ -178,7 +180,7 @@ def jobs(plan: SweepPlan) -> list[Job]:
     setting, on too many jobs, and if no rule fits a policy.
     """
     _check_vary(plan)
-    found: list[Job] = []
+    all_jobs: list[Job] = []
     fitting = [
         named
         for named in itertools.product(plan.models, plan.policies, plan.rules)
@@ -192,14 +194,14 @@ def jobs(plan: SweepPlan) -> list[Job]:
         model, policy, rule = named
         parts = (_variants(*pair, plan.vary) for pair in zip(_PARTS, named, strict=True))
         for of_model, of_policy, of_rule in itertools.product(*parts):
-            found.append(Job(model, of_model, policy, of_policy, rule, of_rule))
+            all_jobs.append(Job(model, of_model, policy, of_policy, rule, of_rule))
     for name in plan.models if plan.windows else ():
         for of_model, one in itertools.product(_variants("model", name, plan.vary), plan.windows):
             window = (one.method, one.settings, one.rule, one.rule_settings, one.loop, one.temperature)
-            found.append(Job(name, of_model, *window))
-    if not found:
+            all_jobs.append(Job(name, of_model, *window))
+    if not all_jobs:
         raise ValueError(f"sweep: no rule of {', '.join(plan.rules)} fits a policy of {', '.join(plan.policies)}")
-    return found
+    return all_jobs
 
 
 def _check_vary(plan: SweepPlan) -> None:
@@ -208,9 +210,9 @@ def _check_vary(plan: SweepPlan) -> None:
         part, dot, setting = key.partition(".")
         if not dot or part not in names:
             raise ValueError(f"--vary {key}: expected model.setting, policy.setting or rule.setting")
-        known = set().union(*(settings_known(part, name) for name in names[part]))
-        if setting not in known:
-            hint = suggest(setting, known) if known else "none has settings"
+        setting_names = set().union(*(settings_known(part, name) for name in names[part]))
+        if setting not in setting_names:
+            hint = suggest(setting, setting_names) if setting_names else "none has settings"
             raise ValueError(f"--vary {key}: no {part} of the sweep has it; {hint}")
         if not values or len(set(map(str, values))) != len(values):
             raise ValueError(f"--vary {key}: expected at least one value, each once")

@@ -73,16 +73,16 @@ def check_line(line: Mapping[str, Any], machines: Sequence[str]) -> None:
     Raises:
         ValueError: A field is missing, unknown, of the wrong type or out of range, or the key or machines are wrong.
     """
-    found = build_typed(_ResultLine, line, "a result")
+    result = build_typed(_ResultLine, line, "a result")
     for name in ("model_settings", "policy_settings", "rule_settings"):
-        if not isinstance(parse_json(getattr(found, name), f"a result: {name}"), dict):
-            raise ValueError(f"a result: {name}: expected settings as JSON, got {getattr(found, name)!r:.60}")
-    if Job.of(line).key != found.key:
-        raise ValueError(f"a result: key: expected {Job.of(line).key}, which is of its settings, got {found.key!r}")
+        if not isinstance(parse_json(getattr(result, name), f"a result: {name}"), dict):
+            raise ValueError(f"a result: {name}: expected settings as JSON, got {getattr(result, name)!r:.60}")
+    if Job.of(line).key != result.key:
+        raise ValueError(f"a result: key: expected {Job.of(line).key}, which is of its settings, got {result.key!r}")
     for name in ("speedup", "cycle_ms"):
-        if getattr(found, name).keys() != set(machines):
-            got = ", ".join(getattr(found, name))
+        if getattr(result, name).keys() != set(machines):
+            got = ", ".join(getattr(result, name))
             raise ValueError(f"a result: {name}: expected {', '.join(machines)}, got {got}")
-    for machine, (mean, low, high) in found.speedup.items():
+    for machine, (mean, low, high) in result.speedup.items():
         if not low <= mean <= high:
             raise ValueError(f"a result: speedup: {machine}: expected an interval round {mean}, got {low} to {high}")

@@ -57,10 +57,10 @@ def workers(on: str = "local", jobs: int = 1, address: str | None = None) -> Wor
         jobs: Number of processes, at least 1; with 1, this process does the work.
         address: Address of a Ray cluster; None starts a local one.
     """
-    known = (ValueError, OSError)
+    known_errors = (ValueError, OSError)
     if on == "ray":
-        return RayWorkers(simulate, jobs, address, known=known)
-    return local_workers(simulate, jobs, known)
+        return RayWorkers(simulate, jobs, address, known=known_errors)
+    return local_workers(simulate, jobs, known_errors)
 
 
 def simulate(work: Work) -> BlockFigures:
@@ -138,19 +138,19 @@ class _Simulation:
     def take(self, block: BlockFigures) -> list[Work]:
         """Add a finished block; return the next round's blocks if its round is complete and more images are needed."""
         self._round[block.first] = block
-        drawn = [one for _, one in sorted(self._round.items()) if one is not None]
-        if len(drawn) < len(self._round):
+        blocks = [one for _, one in sorted(self._round.items()) if one is not None]
+        if len(blocks) < len(self._round):
             return []
-        for one in drawn:
+        for one in blocks:
             self._first = self._first or one
             self._totals = one.totals if self._totals is None else self._totals.and_more(one.totals)
         return self._blocks(self._images_wanted(), block.block)
 
-    def _blocks(self, wanted: int, size: int) -> list[Work]:
-        starts = range(self.images, wanted, size)
+    def _blocks(self, image_count: int, size: int) -> list[Work]:
+        starts = range(self.images, image_count, size)
         self._round = dict.fromkeys(starts)
         machines, seed = self._plan.machines, self._plan.seed
-        return [Work(self.job, machines, seed, first, min(size, wanted - first)) for first in starts]
+        return [Work(self.job, machines, seed, first, min(size, image_count - first)) for first in starts]
 
     def _speedups(self, totals: Totals) -> dict[str, Estimate]:
         return {name: totals.speedup(name, step_ms) for name, step_ms in self._steps_ms.items()}
@@ -282,14 +282,14 @@ def run(plan: SweepPlan, results: Results, where: Workers[Work, BlockFigures], r
 
     def to_draw(simulation: _Simulation, works: list[Work]) -> list[Work]:
         """The blocks of `works` that no earlier run drew; if it drew a whole round, those of the following rounds."""
-        left = []
+        remaining = []
         for work in works:
-            drawn = blocks.records.get((work.job.key, work.first))
-            if drawn is None or drawn.totals.images != work.images:
-                left.append(work)
-            elif following := simulation.take(drawn):
+            record = blocks.records.get((work.job.key, work.first))
+            if record is None or record.totals.images != work.images:
+                remaining.append(work)
+            elif following := simulation.take(record):
                 return to_draw(simulation, following)
-        return left
+        return remaining
 
     def take(block: BlockFigures) -> Iterable[Work]:
         simulation = under_way[block.key]

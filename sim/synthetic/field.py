@@ -60,9 +60,9 @@ def _check_most(
         ("seed", seed, _MOST_SEED),
     ):
         if value > most:
-            told = f", {value:,} rows in all" if name == rows else ""
+            row_total = f", {value:,} rows in all" if name == rows else ""
             limit = f"so that there are {most:,} at most" if name == rows else f"must be at most {most:,}"
-            raise ValueError(f"synthetic model '{model}': {name} {limit}, got {value:,}{told}; take smaller sizes")
+            raise ValueError(f"synthetic model '{model}': {name} {limit}, got {value:,}{row_total}; take smaller sizes")
     # Target and draft tables, and temporary copies while they are built.
     check_memory(f"the tables of synthetic model '{model}'", "vocab_size", vocab_size, 3 * 8 * tables)
 
@@ -250,8 +250,8 @@ def field_model(settings: FieldSettings, name: str = "field") -> TableModel:
     seen, missed = _affinities(codes, settings, draws)
     scales = settings.sharpness * settings.contrast ** np.linspace(-0.5, 0.5, settings.levels)
     target = softmax(_levelled(seen, scales))
-    known = (1.0 - settings.context_loss) * seen + settings.context_loss * missed
-    blurred = _levelled(known, scales / settings.temperature)
+    draft_affinities = (1.0 - settings.context_loss) * seen + settings.context_loss * missed
+    blurred = _levelled(draft_affinities, scales / settings.temperature)
     noise = settings.noise * draws.standard_normal(blurred.shape)
     draft = [softmax(blurred + noise * (1.0 + settings.drift) ** depth) for depth in range(settings.depth_known)]
     levels = difficulty(settings, draws, grid)

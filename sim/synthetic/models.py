@@ -59,14 +59,14 @@ class Blend:
 
 
 def _prefixes(
-    before: Prefix, tokens: Sequence[int], parents: Sequence[int], known: Sequence[Prefix] = ()
+    before: Prefix, tokens: Sequence[int], parents: Sequence[int], earlier_ends: Sequence[Prefix] = ()
 ) -> list[Prefix]:
     """The prefix that ends at each new node; it includes the root's token unless that is NO_TOKEN."""
-    ends = list(known)
+    ends = list(earlier_ends)
     for token, parent in zip(tokens, parents, strict=True):
         start = before if parent < 0 else ends[parent]
         ends.append(start if token == NO_TOKEN else (*start, token))
-    return ends[len(known) :]
+    return ends[len(earlier_ends) :]
 
 
 def _accepted_prefix(tree: DraftTree, verdict: Verdict) -> Prefix:

@@ -84,8 +84,8 @@ class TableModel:
         tokens: NO_TOKEN before the first cell; ignored at the start of a row. upper: NO_TOKEN in the first row.
         """
         left = np.where(cells % self.grid.width == 0, NO_TOKEN, tokens)
-        found: IntArray = self.starts[images, cells] + self.classes[left] * self.stride + self.classes[upper]
-        return found
+        rows: IntArray = self.starts[images, cells] + self.classes[left] * self.stride + self.classes[upper]
+        return rows
 
 
 class _Canvas:
@@ -260,8 +260,8 @@ class TableDrafter(TableModelImage):
             distributions = self.model.draft[min(depth, deepest)].take(rows, axis=0)
             return distributions
         rows = self._canvas.node_rows(np.array(self._tokens), np.array(self._parents), np.array(self._depths))
-        own = zip(self._depths[-count:], rows[-count:].tolist(), strict=True)
-        return np.stack([self.model.draft[min(depth, deepest)][row] for depth, row in own])
+        new_nodes = zip(self._depths[-count:], rows[-count:].tolist(), strict=True)
+        return np.stack([self.model.draft[min(depth, deepest)][row] for depth, row in new_nodes])
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         self._canvas.commit(tree, verdict)

@@ -67,14 +67,14 @@ class WindowScheme:
 def make_window_scheme(model: TableModel, recipe: WindowRecipe) -> WindowScheme:
     """Build a recipe's window and rule for a model. Raises ValueError if a setting is out of range or does not fit the
     grid, the rule does not fit the window, or a pass would have more than `MOST_NODES` positions."""
-    given: dict[str, Any] = json.loads(recipe.settings)
+    settings: dict[str, Any] = json.loads(recipe.settings)
     model = model if recipe.temperature else at_zero(model)
     if recipe.loop == FRONTS:
-        fronts = JacobiFronts(**given)
+        fronts = JacobiFronts(**settings)
         fronts.check(model.grid)
         _check_nodes(recipe, model.grid.height * (fronts.window + 1))  # a redrawn token is fed again
         return WindowScheme(model, fronts, None, model.grid.height == 1)
-    window = JacobiWindow(given.pop("window"), **given)
+    window = JacobiWindow(settings.pop("window"), **settings)
     _check_nodes(recipe, window.nodes)
     spec, rule_settings = RULES[recipe.rule], json.loads(recipe.rule_settings)
     drawn_for(spec, window.coupling, window.candidates)
