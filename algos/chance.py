@@ -82,10 +82,10 @@ def _cumulated(weights: FloatArray) -> FloatArray:
 def index_of(weights: FloatArray, uniform: float) -> int:
     """Return the index into which `uniform` in [0, 1) falls in the cumulated `weights` [V]; its weight is never 0."""
     cumulated = _cumulated(weights)
-    found = int(cumulated.searchsorted(uniform * cumulated[-1], side="right"))
-    if found >= weights.size:  # uniform * total was rounded up to the total
-        found = int(np.flatnonzero(weights)[-1])
-    return found
+    index = int(cumulated.searchsorted(uniform * cumulated[-1], side="right"))
+    if index >= weights.size:  # uniform * total was rounded up to the total
+        index = int(np.flatnonzero(weights)[-1])
+    return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +195,13 @@ class Enumerating:
     def cycle(self, index: int) -> Self:
         return type(self)(self.script, self.decisions, self.seen, index)
 
-    def _choose(self, asked: Hashable, options: Callable[[], tuple[tuple[int, float], ...]], at: At) -> int:
+    def _choose(self, request: Hashable, options: Callable[[], tuple[tuple[int, float], ...]], at: At) -> int:
         if (self.index, at) in self.seen:
             raise RuntimeError(f"the noise at cycle {self.index}, {at} was asked for twice")
         turn = len(self.decisions)
         decision = self.script[turn] if turn < len(self.script) else None
-        if decision is None or decision.asked != asked:
-            decision = _Decision(options(), 0 if decision is None else decision.chosen, asked)
+        if decision is None or decision.asked != request:
+            decision = _Decision(options(), 0 if decision is None else decision.chosen, request)
         self.seen.add((self.index, at))
         self.decisions.append(decision)
         return decision.options[decision.chosen][0]

@@ -125,9 +125,9 @@ def _between_two(past: list[_Past], distribution: FloatArray, token: int) -> Flo
         else:
             low = max(low, float(seen.distribution[token]))
     wins = min(1.0, max(0.0, (float(distribution[token]) - low) / (high - low)))
-    given = np.where(distribution > 0.0, 1.0 - wins, 0.0)
-    given[token] = wins
-    return given
+    conditional = np.where(distribution > 0.0, 1.0 - wins, 0.0)
+    conditional[token] = wins
+    return conditional
 
 
 def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArray:

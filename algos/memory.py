@@ -12,15 +12,15 @@ def free_bytes() -> int:
     """Return the bytes that can still be allocated: the available memory, or the control group's limit if lower."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        told = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError, StopIteration):
         return _UNKNOWN
     try:
         most = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        return told if most == "max" else min(told, max(0, int(most) - used))
+        return available if most == "max" else min(available, max(0, int(most) - used))
     except (OSError, ValueError):
-        return told
+        return available
 
 
 def check_memory(what: str, setting: str, asked: int, bytes_each: int, remedy: str = "") -> None:
@@ -48,5 +48,5 @@ _NO_MEMORY: Final = (
 
 def lacks_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out, whichever library raised it."""
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY)
+    message = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in message for words in _NO_MEMORY)

@@ -21,19 +21,19 @@ def whole_number(text: str, least: int = -MOST_WHOLE, most: int = MOST_WHOLE) ->
 
     Unlike Python's `int`, it rejects underscores and digits of other scripts.
     """
-    told = text.strip()
-    digits = told.lstrip("+-").lstrip("0")
-    if _WHOLE.fullmatch(told) and len(digits) <= len(str(MOST_WHOLE)) and least <= int(told) <= most:
-        return int(told)
+    literal = text.strip()
+    digits = literal.lstrip("+-").lstrip("0")
+    if _WHOLE.fullmatch(literal) and len(digits) <= len(str(MOST_WHOLE)) and least <= int(literal) <= most:
+        return int(literal)
     raise ValueError(f"expected a whole number from {least:,} to {most:,}, in digits 0 to 9, got {text[:80]!r}")
 
 
 def real_number(text: str) -> float:
     """Parse `text` as a real number; raise ValueError, with the bounds, for NaN, infinity or what would round to 0."""
-    told = text.strip()
-    if _REAL.fullmatch(told):
-        value = float(told)
-        is_zero = not re.search("[1-9]", re.split("[eE]", told)[0])
+    literal = text.strip()
+    if _REAL.fullmatch(literal):
+        value = float(literal)
+        is_zero = not re.search("[1-9]", re.split("[eE]", literal)[0])
         if (is_zero and value == 0.0) or LEAST_REAL <= abs(value) <= MOST_REAL:
             return value
     raise ValueError(

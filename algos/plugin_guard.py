@@ -59,14 +59,14 @@ def _limited(what: str, method: str) -> Iterator[None]:
         )
 
     before, started = signal.signal(signal.SIGALRM, late), perf_counter()
-    left, _ = signal.setitimer(signal.ITIMER_REAL, _limit[-1])
+    seconds_left, _ = signal.setitimer(signal.ITIMER_REAL, _limit[-1])
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-        if left:  # a call around this one has what it had left, or a moment
-            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (perf_counter() - started)))
+        if seconds_left:  # a call around this one has what it had left, or a moment
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, seconds_left - (perf_counter() - started)))
 
 
 @contextmanager
@@ -161,15 +161,15 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
         wrong: A function (answer, *arguments of the method) that returns what was expected, or None if the answer is
             right.
     """
-    asked = getattr(make, method, None)
-    if make.__module__.startswith(_HOUSE) or asked is None or asked in _CHECKED:
+    original = getattr(make, method, None)
+    if make.__module__.startswith(_HOUSE) or original is None or original in _CHECKED:
         return
 
-    @wraps(asked)
-    def checked(self: Any, *given: Any, **named: Any) -> Any:
+    @wraps(original)
+    def checked(self: Any, *args: Any, **named: Any) -> Any:
         with descriptor_to_error(), _limited(what, method):
             try:
-                answer = asked(self, *given, **named)
+                answer = original(self, *args, **named)
             except PluginError:
                 raise
             except Exception as error:  # also an error in this project that the plug-in caused, as in `chance.draw`
@@ -177,9 +177,9 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
                 if named_error is None:
                     raise
                 raise named_error from error
-        expected = wrong(answer, *given, *named.values())
+        expected = wrong(answer, *args, *named.values())
         if expected is not None:
-            code = getattr(asked, "__code__", None)
+            code = getattr(original, "__code__", None)
             place = f"{code.co_filename}, line {code.co_firstlineno}" if code is not None else make.__module__
             plugin = FILES.get(code.co_filename, make.__module__) if code is not None else make.__module__
             raise PluginError(

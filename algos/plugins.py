@@ -39,9 +39,9 @@ def load_plugins(names: Iterable[str]) -> None:
     Files with the same name in different folders are different plug-ins. Raises PluginError.
     """
     for name in names:
-        kept = str(Path(name).resolve()) if name.endswith(".py") else name
-        if kept not in _LOADED:
-            _LOADED.append(kept)
+        key = str(Path(name).resolve()) if name.endswith(".py") else name
+        if key not in _LOADED:
+            _LOADED.append(key)
         if name.endswith(".py"):
             load_file(name)
         elif name not in sys.modules:
@@ -63,9 +63,9 @@ def load_entry_points(group: str) -> Iterator[tuple[str, object]]:
         owner = f" of package {point.dist.name}" if point.dist is not None else ""
         plugin = f"{point.value}{owner} (entry point '{point.name}' of {group})"
         with named(plugin):
-            found = point.load()
+            entry = point.load()
             _own(sys.modules.get(point.module), plugin)
-        yield plugin, found
+        yield plugin, entry
 
 
 @contextmanager
@@ -115,12 +115,12 @@ def _own(module: ModuleType | None, plugin: str) -> None:
 def _check_there(name: str) -> None:
     with named(name):
         try:
-            found = importlib.util.find_spec(name)
+            module_spec = importlib.util.find_spec(name)
         except ModuleNotFoundError as error:
             if error.name is None or not name.startswith(f"{error.name}."):
                 raise
-            found = None
-    if found is None:
+            module_spec = None
+    if module_spec is None:
         raise PluginError(f"plug-in: there is no module '{name}'; install it, or give the path of a .py file")
 
 

@@ -115,18 +115,18 @@ class Registry(Generic[Spec]):
         group, self._group = self._group, ""
         if not group:
             return
-        for plugin, found in load_entry_points(group):
-            if isinstance(found, ModuleType) or any(spec is found for spec in self._specs.values()):
+        for plugin, entry in load_entry_points(group):
+            if isinstance(entry, ModuleType) or any(spec is entry for spec in self._specs.values()):
                 continue  # already registered by the module itself
             with named(plugin):
-                self.register(self._checked(found))
+                self.register(self._checked(entry))
 
-    def _checked(self, found: Any) -> Spec:
+    def _checked(self, entry: Any) -> Spec:
         kinds = {type(spec) for spec in self}
-        if kinds and type(found) not in kinds:
+        if kinds and type(entry) not in kinds:
             expected = " or ".join(sorted(kind.__name__ for kind in kinds))
-            raise ValueError(f"{self._kind}: expected a module or a {expected}, got {found!r}")
-        spec: Spec = found
+            raise ValueError(f"{self._kind}: expected a module or a {expected}, got {entry!r}")
+        spec: Spec = entry
         return spec
 
     def __getitem__(self, name: str) -> Spec:
@@ -175,32 +175,34 @@ def check_reference(what: str, reference: object) -> None:
 
 def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
     """Return the default settings of the dataclass `make`, without the settings that have no default."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for name, field in settings_fields(make).items():
         if field.default is not dataclasses.MISSING:
-            found[name] = field.default
+            defaults[name] = field.default
         elif field.default_factory is not dataclasses.MISSING:
-            found[name] = field.default_factory()
-    return found
+            defaults[name] = field.default_factory()
+    return defaults
 
 
 def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> Made:
     """Return `make(**settings)` for a dataclass `make`; raise ValueError on an unknown, missing or invalid setting."""
-    known = settings_fields(make)
+    fields = settings_fields(make)
     for name in settings:
-        if name not in known:
-            raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, known) if known else 'it takes none'}")
+        if name not in fields:
+            raise ValueError(
+                f"{what}: unknown setting '{name}'; {suggest(name, fields) if fields else 'it takes none'}"
+            )
     needed = [
         name
-        for name, field in known.items()
+        for name, field in fields.items()
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     missing = [name for name in needed if name not in settings]
     if missing:
         raise ValueError(f"{what}: missing setting {', '.join(missing)}")
-    made = make(**settings)
-    check_bounds(what, made)
-    return made
+    instance = make(**settings)
+    check_bounds(what, instance)
+    return instance
 
 
 MOST_NODES: Final = 4096

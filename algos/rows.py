@@ -89,11 +89,11 @@ def sampling_probs(logits: FloatArray, sampler: SamplingParams) -> FloatArray:
     cut = 0 < sampler.top_k < rows.shape[-1]
     if cut:
         last = rows.shape[-1] - sampler.top_k
-        kept = np.partition(rows, last, axis=-1)[:, last:]
-    lowered = rows - np.max(kept if cut else rows, axis=-1, keepdims=True)
+        top_logits = np.partition(rows, last, axis=-1)[:, last:]
+    lowered = rows - np.max(top_logits if cut else rows, axis=-1, keepdims=True)
     masses = np.exp(lowered if sampler.temperature == 1 else lowered / sampler.temperature)
     if cut:
-        masses *= (rows >= kept[:, :1]).astype(masses.dtype)  # faster than np.where
+        masses *= (rows >= top_logits[:, :1]).astype(masses.dtype)  # faster than np.where
     probs: FloatArray = masses / np.sum(masses, axis=-1, keepdims=True)
     return _nucleus(probs, sampler.kept_mass) if sampler.top_p < 1 else probs
 
@@ -115,5 +115,5 @@ def _nucleus(probs: FloatArray, mass: float) -> FloatArray:
     room = kept_count - np.sum(above, axis=-1, keepdims=True)
     first = np.cumsum(level, axis=-1) <= room
     masses = np.where(above | (level & first), probs, np.zeros_like(probs))
-    kept: FloatArray = masses / np.sum(masses, axis=-1, keepdims=True)
-    return kept
+    nucleus: FloatArray = masses / np.sum(masses, axis=-1, keepdims=True)
+    return nucleus

@@ -55,10 +55,10 @@ def skipped_distribution(tree: DraftTree, vocab_size: int) -> FloatArray:
     the path to a leaf drawn uniformly. Raises ValueError for a tree without drafts."""
     if tree.size < 2:
         raise ValueError("skipping: a tree with no drafts is never skipped")
-    found, leaves = np.zeros(vocab_size), tree.leaves
+    distribution, leaves = np.zeros(vocab_size), tree.leaves
     for leaf in leaves:
-        found[tree.tokens[tree.path_to(leaf)[0]]] += 1.0 / len(leaves)
-    return found
+        distribution[tree.tokens[tree.path_to(leaf)[0]]] += 1.0 / len(leaves)
+    return distribution
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ class Verdict(NamedTuple):
 
     def committed(self) -> IntArray | slice:
         """Return an index of the root and the accepted nodes; a slice (no copy) if they are adjacent."""
-        kept = (0, *self.path)
-        return slice(0, len(kept)) if kept[-1] == len(self.path) else np.array(kept, dtype=np.int64)
+        nodes = (0, *self.path)
+        return slice(0, len(nodes)) if nodes[-1] == len(self.path) else np.array(nodes, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class DraftTree:
         """The nodes without children, in ascending order."""
         has_none = np.ones(self.size, dtype=np.bool_)
         has_none[self.parents[1:]] = False
-        found: list[int] = np.flatnonzero(has_none).tolist()
-        return found
+        leaves: list[int] = np.flatnonzero(has_none).tolist()
+        return leaves
 
     @property
     def depth(self) -> int:
@@ -145,9 +145,9 @@ def _depths(parents: tuple[int, ...]) -> IntArray:
     depths = [0]
     for parent in parents[1:]:
         depths.append(depths[parent] + 1)
-    found = np.array(depths, dtype=np.int64)
-    found.flags.writeable = False
-    return found
+    depth_array = np.array(depths, dtype=np.int64)
+    depth_array.flags.writeable = False
+    return depth_array
 
 
 @lru_cache(maxsize=256)

@@ -126,9 +126,9 @@ class FeatureEmbedding(NamedTuple):
     @classmethod
     def of_session(cls, session: Any) -> FeatureEmbedding:
         """The embedding that a condition graph on ONNX Runtime computes."""
-        given = session.get_inputs()[0]
-        positions, width = given.shape
-        return cls(positions, width, lambda padded: session.run(None, {given.name: padded})[0])
+        graph_input = session.get_inputs()[0]
+        positions, width = graph_input.shape
+        return cls(positions, width, lambda padded: session.run(None, {graph_input.name: padded})[0])
 
 
 class EncodedCondition(NamedTuple):
@@ -219,8 +219,8 @@ class ConditionEncoder:
                 "give so many with commas between, or the words of a grammar that this model was trained on"
             )
         absent = np.array(config.uncond_ids, dtype=np.int64)
-        given = absent if config.prefix > 1 and not ids.any() else self._tokens(ids)
-        return EncodedCondition(np.stack([given, absent]), (0, 0))
+        tokens = absent if config.prefix > 1 and not ids.any() else self._tokens(ids)
+        return EncodedCondition(np.stack([tokens, absent]), (0, 0))
 
     def _tokens(self, ids: IntArray) -> IntArray:
         """The tokens [P] int64 of a condition's ids, followed by the ids that begin the picture."""
@@ -229,29 +229,31 @@ class ConditionEncoder:
     def _prompt(self, ids: IntArray) -> EncodedCondition:
         """Encode a prompt of vocabulary ids; the unconditional row ends with the prompt tokens that it may see."""
         config = self._config
-        own = list(config.image_start_ids)
-        least, most = max(1, sum(config.uncond_keep or ())) - len(own), config.prefix - len(own)
+        image_start = list(config.image_start_ids)
+        least, most = max(1, sum(config.uncond_keep or ())) - len(image_start), config.prefix - len(image_start)
         if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= config.prompt_ids)).any():
-            around = "begin mark" if own else "begin and image marks"
+            around = "begin mark" if image_start else "begin and image marks"
             raise EngineError(
                 f"condition: expected {max(0, least)} to {most} ids from 0 to {config.prompt_ids - 1}, got "
                 f"{ids.tolist()}; make them with the model's tokenizer, {around} included"
             )
-        if own and ids[-len(own) :].tolist() == own:
-            raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
+        if image_start and ids[-len(image_start) :].tolist() == image_start:
+            raise EngineError(
+                f"condition: {image_start} begin the picture and are put behind every prompt; leave them out"
+            )
         end = list(config.prompt_end)
         if end and ids[-len(end) :].tolist() != end:
             raise EngineError(
                 f"condition: expected ids that end with {end}, which begin a picture, got {ids.tolist()[-len(end) :]}; "
                 "append them, or give the prompt in words with --tokenizer FOLDER"
             )
-        given = self._tokens(ids)
+        tokens = self._tokens(ids)
         if not config.uncond_keep:
-            return EncodedCondition(given[None], (0,))
+            return EncodedCondition(tokens[None], (0,))
         first, last = config.uncond_keep
-        hidden = given.size - first - last
-        rows = np.stack([given, given])
-        rows[1, hidden:] = np.concatenate([given[:first], given[given.size - last :]])
+        hidden = tokens.size - first - last
+        rows = np.stack([tokens, tokens])
+        rows[1, hidden:] = np.concatenate([tokens[:first], tokens[tokens.size - last :]])
         return EncodedCondition(rows, (0, hidden))
 
     def of_features(self, features: NDArray[np.float32], name: str = "condition") -> EncodedCondition:

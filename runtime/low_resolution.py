@@ -107,8 +107,8 @@ class LowResolution:
             opened = EngineTarget.open(name, self.index.sampling(), self.folder, self.context, self.backend, kind)
             self._check_pair(opened, name)
             self._targets[name] = opened
-            known = name if self.folder == self.home else f"low/{name}"
-            self.hashes[known] = next(iter(self.index.hashes([name]).values()))
+            key = name if self.folder == self.home else f"low/{name}"
+            self.hashes[key] = next(iter(self.index.hashes([name]).values()))
         return self._targets[name]
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
@@ -159,10 +159,12 @@ class LowResolution:
             )
         if ratio < 2 or height % ratio or width % ratio:
             raise EngineError(f"ratio: expected a whole number from 2 that divides {height} x {width}, got {ratio}")
-        known = f"it holds a target at {self._ratios()} of the side" if self.known_ratios() else "it holds none smaller"
+        holdings = (
+            f"it holds a target at {self._ratios()} of the side" if self.known_ratios() else "it holds none smaller"
+        )
         raise EngineError(
             f"ratio {ratio}: {self.folder} holds no target of {height // ratio} x {width // ratio} codes to draft "
-            f"with; {known}: give the export of one with --low, or draw at a larger --resolution"
+            f"with; {holdings}: give the export of one with --low, or draw at a larger --resolution"
         )
 
     def known_ratios(self) -> list[int]:
@@ -196,10 +198,10 @@ class LowResolution:
         smaller = self.known_ratios()
         if not smaller:
             grids = " and ".join(f"{one.grid[0]} x {one.grid[1]}" for one in self.index.resolutions)
-            own = f"{self.entry.grid[0]} x {self.entry.grid[1]}"
+            own_grid = f"{self.entry.grid[0]} x {self.entry.grid[1]}"
             raise EngineError(
-                f"--low {self.folder}: expected a smaller grid than {own}, and a whole fraction of it, got {grids}; "
-                "choose a target of a fraction of the side"
+                f"--low {self.folder}: expected a smaller grid than {own_grid}, and a whole fraction of it, got {grids}"
+                "; choose a target of a fraction of the side"
             )
         for ratio in smaller:
             self.target(ratio)

@@ -181,8 +181,8 @@ class Pipeline:
     def _low_of(self, folder: Path | None) -> LowResolution:
         from underpaint.runtime.low_resolution import LowResolution
 
-        own = replace(self.context, lingering=False)  # for models between the passes of the target
-        return LowResolution.of(self.folder, self.index, self.entry, self.high, folder, self.backend, own)
+        context = replace(self.context, lingering=False)  # for models between the passes of the target
+        return LowResolution.of(self.folder, self.index, self.entry, self.high, folder, self.backend, context)
 
     @property
     def grid(self) -> Grid:

@@ -58,9 +58,9 @@ def judge_path(
         drafted = float(drafts[place][token])
         if drafted <= 0.0:
             raise ValueError(f"tree.draft_probs: node {node} holds token {token}, which its distribution cannot draw")
-        own = float(targets[place][token])
-        weights.append(min(1.0, weights[-1] * own / drafted))
-        joint = min(MOST_RATIO, joint * own / drafted)
+        target_prob = float(targets[place][token])
+        weights.append(min(1.0, weights[-1] * target_prob / drafted))
+        joint = min(MOST_RATIO, joint * target_prob / drafted)
     if chance.flip(weights[last] if capped else joint, At(Role.ACCEPT, nodes[last])):
         return Verdict(tuple(nodes[1:]), chance.draw(probs[nodes[last]], At(Role.BONUS, nodes[last])))
     for place in range(last - 1, -1, -1):

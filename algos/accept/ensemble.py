@@ -24,8 +24,8 @@ class MixedAcceptance(NamedTuple):
     weight: float
 
     def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
-        own, drafted = float(target[token]), float(draft[token])
-        return Odds(own + (1.0 - self.weight) * (drafted - own), drafted)
+        target_prob, drafted = float(target[token]), float(draft[token])
+        return Odds(target_prob + (1.0 - self.weight) * (drafted - target_prob), drafted)
 
     def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
         """[v - q]_+ equals weight [p - q]_+, so the residual is the same as in plain speculative sampling."""

@@ -22,8 +22,8 @@ KINDS: tuple[Drawn, ...] = ("iid", "top_k")
 def top_entropy(distribution: FloatArray, top: int) -> float:
     """Return -sum p ln p over the `top` largest probabilities of `distribution` [V], in nats."""
     likely = np.sort(distribution.astype(np.float64))[-top:]
-    held = likely[likely > 0.0]
-    return float(-(held @ np.log(held)))
+    probs = likely[likely > 0.0]
+    return float(-(probs @ np.log(probs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class DeferredVerification:
         @cache
         def is_kept(node: int) -> bool:
             token = int(tree.tokens[node])
-            own, drafted = float(targets[node - 1][token]), float(drafts[node - 1][token])
-            return chance.flip(own, At(Role.ACCEPT, node), out_of=drafted)
+            target_prob, drafted = float(targets[node - 1][token]), float(drafts[node - 1][token])
+            return chance.flip(target_prob, At(Role.ACCEPT, node), out_of=drafted)
 
         deferred = DeferredWindow(self.threshold, self.window, self.top)
         for node in range(1, last + 1):

@@ -57,9 +57,9 @@ class Pooling(NamedTuple):
 
     def pooled(self, left: FloatArray, token: int, total: float) -> PooledMass:
         """Return the mass of `token` and its pool in `left` [V] of sum `total`, and the number of pooled codes."""
-        own = float(left[token])
-        near = pool(left, self.neighbours[token, : self.k], self.limit(own, total))
-        return PooledMass(own + near.mass, near.codes)
+        token_mass = float(left[token])
+        near = pool(left, self.neighbours[token, : self.k], self.limit(token_mass, total))
+        return PooledMass(token_mass + near.mass, near.codes)
 
     def take_out(self, left: FloatArray, token: int, kept: PooledMass) -> float:
         """Set to zero, in `left` [V], the mass that is removed with the rejected point `token`.
@@ -72,13 +72,13 @@ class Pooling(NamedTuple):
         Returns:
             The mass removed from `left`; for residual "released", only that of the token.
         """
-        own, near = float(left[token]), self.neighbours[token]
+        token_mass, near = float(left[token]), self.neighbours[token]
         if self.residual == "paper":
             left[near[: kept.codes]] = 0.0
         elif self.residual == "released" and kept.codes:
             left[near[: self.k + 1]] = 0.0
         left[token] = 0.0
-        return kept.mass if self.residual == "paper" else own
+        return kept.mass if self.residual == "paper" else token_mass
 
     def rest(self, left: FloatArray, drafted: FloatArray, token: int, kept: PooledMass) -> FloatArray:
         """Return the unnormalised residual [V] after the rejection of `token`, which was drawn from `drafted` [V]."""
@@ -98,42 +98,42 @@ class Pooling(NamedTuple):
         p is the rest of the distribution after the earlier siblings, renormalised. The pool A(x) is measured in the
         same p.
         """
-        left = distribution
+        residual = distribution
         total = summed = float(np.add.reduce(distribution, dtype=np.float64))
         for child in children:
             token = int(tree.tokens[child])
-            kept = self.pooled(left, token, total)
-            if chance.flip(kept.mass, At(Role.ACCEPT, child), out_of=total):
-                return SiblingOutcome(child, left)
-            if left is distribution:  # most tokens are kept, and then no copy is needed
-                left = distribution.astype(np.float64)
-            total -= self.take_out(left, token, kept)
+            pooled_mass = self.pooled(residual, token, total)
+            if chance.flip(pooled_mass.mass, At(Role.ACCEPT, child), out_of=total):
+                return SiblingOutcome(child, residual)
+            if residual is distribution:  # most tokens are kept, and then no copy is needed
+                residual = distribution.astype(np.float64)
+            total -= self.take_out(residual, token, pooled_mass)
             if self.residual == "released" or total < 0.5 * summed:  # above that, the running total is exact to 1 ulp
-                total = summed = float(np.add.reduce(left))
+                total = summed = float(np.add.reduce(residual))
             if not total > 0.0:
                 if self.residual != "released":  # the token was certain to be kept; only rounding rejected it
-                    return SiblingOutcome(child, left)
-                left[:] = 1.0
-                total = summed = float(left.size)
-        return SiblingOutcome(None, left)
+                    return SiblingOutcome(child, residual)
+                residual[:] = 1.0
+                total = summed = float(residual.size)
+        return SiblingOutcome(None, residual)
 
     def try_drawn(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
     ) -> SiblingOutcome:
         """See `SiblingRule`. Tries drawn siblings as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
-        left = normalised(distribution)
+        residual = normalised(distribution)
         for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=False):
             token = int(tree.tokens[child])
-            kept = self.pooled(left, token, 1.0)
-            if chance.flip(kept.mass, At(Role.ACCEPT, child), out_of=float(drafted[token])):
-                return SiblingOutcome(child, left)
-            rest = self.rest(left, drafted, token, kept)
+            pooled_mass = self.pooled(residual, token, 1.0)
+            if chance.flip(pooled_mass.mass, At(Role.ACCEPT, child), out_of=float(drafted[token])):
+                return SiblingOutcome(child, residual)
+            rest = self.rest(residual, drafted, token, pooled_mass)
             if not rest.any():
                 if self.residual != "released":
-                    return SiblingOutcome(child, left)
+                    return SiblingOutcome(child, residual)
                 rest[:] = 1.0
-            left = normalised(rest)
-        return SiblingOutcome(None, left)
+            residual = normalised(rest)
+        return SiblingOutcome(None, residual)
 
     def verdict(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         """Return the verdict on a whole tree."""

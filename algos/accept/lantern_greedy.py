@@ -74,7 +74,7 @@ class LanternGreedy:
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         near = self.neighbours[:, : self.k or None]
-        return greedy_verdict(tree, probs, near, lambda own: self.delta, self.choose)
+        return greedy_verdict(tree, probs, near, lambda token_mass: self.delta, self.choose)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +92,7 @@ class LanternPPGreedy:
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         near = self.neighbours[:, : self.k or None]
-        return greedy_verdict(tree, probs, near, lambda own: (self.factor - 1.0) * own, self.choose)
+        return greedy_verdict(tree, probs, near, lambda token_mass: (self.factor - 1.0) * token_mass, self.choose)
 
 
 def _batched(rule: LanternGreedy | LanternPPGreedy, drawn: Drawn) -> BatchedRule:

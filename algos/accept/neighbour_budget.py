@@ -33,16 +33,16 @@ def move_to_points(probs: FloatArray, tokens: Sequence[int], neighbours: IntArra
     Tokens take mass in order, each from its nearest code first. neighbours: [V, k]. The sum stays 1 up to rounding.
     """
     moved: FloatArray = normalised(probs)
-    wanted = set(tokens)
-    left = delta
+    proposals = set(tokens)
+    budget = delta
     for token in tokens:
-        near = [code for code in neighbours[token].tolist() if code not in wanted]
-        if left <= 0.0 or not near:
+        near = [code for code in neighbours[token].tolist() if code not in proposals]
+        if budget <= 0.0 or not near:
             continue
-        taken = np.diff(np.minimum(np.cumsum(moved[near]), left), prepend=0.0)
-        moved[near] -= taken
-        moved[token] += taken.sum()
-        left -= float(taken.sum())
+        amounts = np.diff(np.minimum(np.cumsum(moved[near]), budget), prepend=0.0)
+        moved[near] -= amounts
+        moved[token] += amounts.sum()
+        budget -= float(amounts.sum())
     return np.maximum(moved, 0.0)
 
 
@@ -58,13 +58,13 @@ def move_to_draft(probs: FloatArray, draft: FloatArray, neighbours: IntArray, de
     takers = np.flatnonzero(lacking)
     flow = np.zeros(target.size)
     for column in neighbours[takers].T if delta > 0.0 else ():
-        asked = np.minimum(lacking[takers], spare[column])
-        demand = np.bincount(column, weights=asked, minlength=target.size)
+        requests = np.minimum(lacking[takers], spare[column])
+        demand = np.bincount(column, weights=requests, minlength=target.size)
         share = np.minimum(1.0, np.divide(spare, demand, out=np.ones_like(spare), where=demand > 0.0))
-        given = asked * share[column]
-        lacking[takers] -= given
-        flow[takers] += given
-        out = np.bincount(column, weights=given, minlength=target.size)
+        amounts = requests * share[column]
+        lacking[takers] -= amounts
+        flow[takers] += amounts
+        out = np.bincount(column, weights=amounts, minlength=target.size)
         spare = np.maximum(spare - out, 0.0)
         flow -= out
     total = float(np.maximum(flow, 0.0).sum())
@@ -113,8 +113,8 @@ class NeighbourBudget:
         target = normalised(distribution)
         if len(children) == 1:
             return try_siblings(tree, node, children, move_to_draft(target, draft, near, self.delta), chance)
-        left, most = _first_and_last(target, draft, near, self.delta, tree.drawn, len(children))
-        return try_moved(tree, node, children, left, near, most, chance)
+        first_target, most = _first_and_last(target, draft, near, self.delta, tree.drawn, len(children))
+        return try_moved(tree, node, children, first_target, near, most, chance)
 
 
 def try_moved(
@@ -127,18 +127,18 @@ def try_moved(
     chance: Chance,
 ) -> SiblingOutcome:
     """Try drawn siblings exactly in `target` [V]; before the last one, move up to `most` of mass towards its draft."""
-    left = target
+    residual = target
     for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
         if child == children[-1]:
-            left = move_to_draft(left, drafted, neighbours, most)
+            residual = move_to_draft(residual, drafted, neighbours, most)
         token = int(tree.tokens[child])
-        if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
-            return SiblingOutcome(child, left)
-        rest = excess(left, drafted)
+        if chance.flip(float(residual[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
+            return SiblingOutcome(child, residual)
+        rest = excess(residual, drafted)
         if not rest.any():  # they differ only by rounding, so the rejection counts as an acceptance
-            return SiblingOutcome(child, left)
-        left = normalised(rest)
-    return SiblingOutcome(None, left)
+            return SiblingOutcome(child, residual)
+        residual = normalised(rest)
+    return SiblingOutcome(None, residual)
 
 
 def _first_and_last(
@@ -169,14 +169,14 @@ def last_sibling(target: FloatArray, draft: FloatArray, drawn: Drawn, count: int
 
     Otherwise `reached` is the probability of the first rejection, and `left` its residual.
     """
-    left, reached = target, 1.0
+    residual, reached = target, 1.0
     for _ in range(count - 1 if drawn == "iid" else min(1, count - 1)):
-        rest = excess(left, draft)
+        rest = excess(residual, draft)
         reached *= float(rest.sum())
         if not reached > 0.0:
-            return LastSibling(0.0, left)
-        left = normalised(rest)
-    return LastSibling(reached, left)
+            return LastSibling(0.0, residual)
+        residual = normalised(rest)
+    return LastSibling(reached, residual)
 
 
 def _batched(rule: NeighbourBudget, drawn: Drawn) -> BatchedRule:

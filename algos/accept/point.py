@@ -29,13 +29,13 @@ def try_points(
     tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
 ) -> SiblingOutcome:
     """Try point proposals in order, and remove each rejected token from the distribution."""
-    left = distribution.astype(np.float64)
+    residual = distribution.astype(np.float64)
     for child in children:
         token = int(tree.tokens[child])
-        if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(left.sum())):
-            return SiblingOutcome(child, left)
-        left[token] = 0.0
-    return SiblingOutcome(None, left)
+        if chance.flip(float(residual[token]), At(Role.ACCEPT, child), out_of=float(residual.sum())):
+            return SiblingOutcome(child, residual)
+        residual[token] = 0.0
+    return SiblingOutcome(None, residual)
 
 
 SPEC = RULES.register(

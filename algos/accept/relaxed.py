@@ -41,13 +41,13 @@ class RelaxedSiblings(NamedTuple):
     def __call__(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
     ) -> SiblingOutcome:
-        left = normalised(distribution)
+        residual = normalised(distribution)
         place = len(tree.path_to(node))
         for child, draft in zip(children, proposal_distributions(tree, node, children), strict=False):
-            odds = self.acceptance.odds(left, draft, int(tree.tokens[child]), place)
+            odds = self.acceptance.odds(residual, draft, int(tree.tokens[child]), place)
             if chance.flip(odds.chance_of, At(Role.ACCEPT, child), out_of=odds.out_of):
-                return SiblingOutcome(child, left)
-            rest = excess(left, self.acceptance.taken(left, draft, place))
+                return SiblingOutcome(child, residual)
+            rest = excess(residual, self.acceptance.taken(residual, draft, place))
             if rest.any():  # else rounding alone rejected a certain token, or (GSD) the residual is empty
-                left = normalised(rest)
-        return SiblingOutcome(None, left)
+                residual = normalised(rest)
+        return SiblingOutcome(None, residual)

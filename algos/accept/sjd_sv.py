@@ -35,7 +35,7 @@ class SubsequenceVerification:
         sums = [0.0]
         for node in range(end, start - 1, -1):
             sums.append(sums[-1] + likely[node])
-        return end - next(place for place, held in enumerate(sums[1:]) if held >= self.share * sums[-1])
+        return end - next(place for place, mass in enumerate(sums[1:]) if mass >= self.share * sums[-1])
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         require_drawn(tree, "iid")

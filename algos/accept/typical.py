@@ -20,8 +20,8 @@ Ends: TypeAlias = Literal["likeliest", "first"]
 
 def entropy(distribution: FloatArray) -> float:
     """Return the Shannon entropy of `distribution` [V], in nats."""
-    held = distribution[distribution > 0].astype(np.float64)
-    return float(-(held @ np.log(held)))
+    probs = distribution[distribution > 0].astype(np.float64)
+    return float(-(probs @ np.log(probs)))
 
 
 def log_likelihood(tree: DraftTree, probs: FloatArray, end: int) -> float:

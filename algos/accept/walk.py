@@ -138,16 +138,16 @@ def try_siblings(
 
     This is algorithm 1 of arXiv 2211.17192, repeated over siblings as in SpecInfer (arXiv 2305.09781, multi-round).
     """
-    left = normalised(distribution)
+    residual = normalised(distribution)
     for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
         token = int(tree.tokens[child])
-        if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
-            return SiblingOutcome(child, left)
-        rest = excess(left, drafted)
+        if chance.flip(float(residual[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
+            return SiblingOutcome(child, residual)
+        rest = excess(residual, drafted)
         if not rest.any():  # the distributions differ only by rounding, so the rejection does not change anything
-            return SiblingOutcome(None, left)
-        left = normalised(rest)
-    return SiblingOutcome(None, left)
+            return SiblingOutcome(None, residual)
+        residual = normalised(rest)
+    return SiblingOutcome(None, residual)
 
 
 @dataclass(frozen=True, slots=True)

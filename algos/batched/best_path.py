@@ -46,16 +46,16 @@ class BestPaths(Chains):
     def skewed(self, images: IntArray, level: int, drafts: FloatArray, order: IntArray) -> FloatArray:
         """Return [M, V]: the distribution of the best path's token at `level`, if one path draws from `drafts`."""
         below, here = (part[images, level, None] for part in (self.below, self.here))
-        drawn = np.take_along_axis(drafts, order, axis=1)
-        reached = (below + here * drawn.cumsum(axis=1)) / (below + here)
-        before = reached - here * drawn / (below + here)
+        sorted_drafts = np.take_along_axis(drafts, order, axis=1)
+        reached = (below + here * sorted_drafts.cumsum(axis=1)) / (below + here)
+        before = reached - here * sorted_drafts / (below + here)
         paths, shares = self.paths[images, level], np.zeros(drafts.shape)
         for power in range(int(paths.max())):
             on = paths > power
-            left = (paths[on] - 1 - power)[:, None]
-            shares[on] += reached[on] ** power * before[on] ** left
+            before_power = (paths[on] - 1 - power)[:, None]
+            shares[on] += reached[on] ** power * before[on] ** before_power
         skewed = np.empty(drafts.shape)
-        np.put_along_axis(skewed, order, drawn * shares, axis=1)
+        np.put_along_axis(skewed, order, sorted_drafts * shares, axis=1)
         skewed /= skewed.sum(axis=1, keepdims=True)
         return skewed
 
@@ -80,8 +80,8 @@ class BestPaths(Chains):
         self.look_up(images, level)
         self.drafted[images, level] = self.skewed(images, level, drafts, order)[images, token]
         if level + 1 < self.here.shape[1]:
-            drawn = np.take_along_axis(drafts, order, axis=1).cumsum(axis=1)
-            lower = np.where(best > 0, drawn[images, best - 1], 0.0)
+            draft_cdf = np.take_along_axis(drafts, order, axis=1).cumsum(axis=1)
+            lower = np.where(best > 0, draft_cdf[images, best - 1], 0.0)
             below, here = self.below[:count, level], self.here[:count, level]
             self.below[:count, level + 1] = below + here * lower
             self.here[:count, level + 1] = here * drafts[images, token]
@@ -103,7 +103,7 @@ class BestPathJudge(BlockJudge):
         """See `ChainJudge`."""
         shape = trees.images.size, max(1, len(trees.levels))
         none, all_here = np.zeros(shape), np.ones(shape)
-        found = BestPaths.empty(batch, trees, below=none, here=all_here, paths=np.ones(shape, dtype=np.int64))
+        best_paths = BestPaths.empty(batch, trees, below=none, here=all_here, paths=np.ones(shape, dtype=np.int64))
         count = trees.images.size
         paths = _Paths(np.zeros((count, 1), dtype=np.int64), np.ones((count, 1), dtype=np.bool_))
         for level, block in enumerate(trees.levels):
@@ -112,5 +112,5 @@ class BestPathJudge(BlockJudge):
             # The index of each path among the expanded nodes; its children are its next candidates.
             at = (block.above[:, None, :] == paths.places[..., None]).argmax(axis=2)
             places = (at[..., None] * width + np.arange(width)).reshape(count, -1)
-            paths = found.choose(level, block, _Paths(places, paths.alive.repeat(width, axis=1)))
-        return found
+            paths = best_paths.choose(level, block, _Paths(places, paths.alive.repeat(width, axis=1)))
+        return best_paths

@@ -122,10 +122,10 @@ class BatchedChain:
         chains = self.judge.chains(batch, trees)
         count, levels = chains.tokens.shape
         uniforms = batch.draws.random((count, levels + 2))
-        kept, weights = self.judge.kept(chains, uniforms[:, :-1]), self.judge.weights(chains)
+        accepted, weights = self.judge.kept(chains, uniforms[:, :-1]), self.judge.weights(chains)
         extra = np.empty(count, dtype=np.int64)
         for level in range(levels):
-            on = np.flatnonzero((kept == level) & (chains.length > level))
+            on = np.flatnonzero((accepted == level) & (chains.length > level))
             if on.size:
                 target = chains.target(on, level)
                 rest = target * weights[on, level, None] - chains.draft(on, level)
@@ -133,9 +133,9 @@ class BatchedChain:
                 sure = np.flatnonzero(~rest.any(axis=1))  # p = q: only rounding made the flips fail
                 rest[sure] = target[sure]
                 extra[on] = draw_at(rest, uniforms[on, -1])
-        whole = np.flatnonzero(kept == chains.length)
-        extra[whole] = batch.tables.draw(chains.rows_after(trees, kept)[whole], uniforms[whole, -1])
-        return BatchedVerdicts(chains.tokens, kept, extra)
+        whole = np.flatnonzero(accepted == chains.length)
+        extra[whole] = batch.tables.draw(chains.rows_after(trees, accepted)[whole], uniforms[whole, -1])
+        return BatchedVerdicts(chains.tokens, accepted, extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +148,18 @@ class BlockJudge(ChainJudge):
         """See `ChainJudge`; runs from the end of each chain until a flip succeeds."""
         weights = self.weights(chains)
         ends_by = weights if self.capped else np.pad(chains.running(MOST_RATIO), ((0, 0), (1, 0)), constant_values=1.0)
-        kept = np.full(chains.length.size, -1)
+        accepted = np.full(chains.length.size, -1)
         for level in range(chains.tokens.shape[1], -1, -1):
             ends = np.flatnonzero(chains.length == level)
-            kept[ends[flips(uniforms[ends, level], ends_by[ends, level])]] = level
-            inside = np.flatnonzero((kept < 0) & (chains.length > level))
+            accepted[ends[flips(uniforms[ends, level], ends_by[ends, level])]] = level
+            inside = np.flatnonzero((accepted < 0) & (chains.length > level))
             if inside.size:
                 weight = weights[inside, level]
                 rest = chains.target(inside, level) * weight[:, None] - chains.draft(inside, level)
                 total = np.maximum(rest, 0.0, out=rest).sum(axis=1)
                 stays = (weight == 1.0) | flips(uniforms[inside, level], total, total + (1.0 - weight))
-                kept[inside[stays]] = level
-        return kept
+                accepted[inside[stays]] = level
+        return accepted
 
     def weights(self, chains: Chains) -> FloatArray:
         """See `ChainJudge`: w_i = min(1, w_{i-1} p(x_i) / q(x_i)), with w_0 = 1."""
@@ -195,8 +195,8 @@ class DeferredJudge(ChainJudge):
         for level in range(passed.shape[1]):
             on = np.flatnonzero(~passed[:, level] & behind[:, level] & (chains.own[:, level] > 0.0))
             stays[on, level] = self._entropy(chains.target(on, level)) >= self.threshold
-        kept: IntArray = stays.cumprod(axis=1).sum(axis=1)
-        return kept
+        accepted: IntArray = stays.cumprod(axis=1).sum(axis=1)
+        return accepted
 
     def _entropy(self, rows: FloatArray) -> FloatArray:
         """Return [M], -sum p ln p over the `top` largest probabilities of rows [M, V], in nats."""
@@ -215,31 +215,31 @@ class RunsJudge(ChainJudge):
 
     def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """See `ChainJudge`."""
-        own = chains.own
-        starts, ends = self._runs(own, chains.length)
-        behind = np.zeros(own.shape)  # sum of the later p(x) in the same run
-        for level in range(own.shape[1] - 2, -1, -1):
-            behind[:, level] = np.where(ends[:, level], 0.0, behind[:, level + 1] + own[:, level + 1])
-        judged = ends | (behind < self.share * np.take_along_axis(behind + own, starts, axis=1))
-        fresh = np.ones(own.shape, dtype=np.bool_)
+        probs = chains.own
+        starts, ends = self._runs(probs, chains.length)
+        behind = np.zeros(probs.shape)  # sum of the later p(x) in the same run
+        for level in range(probs.shape[1] - 2, -1, -1):
+            behind[:, level] = np.where(ends[:, level], 0.0, behind[:, level + 1] + probs[:, level + 1])
+        judged = ends | (behind < self.share * np.take_along_axis(behind + probs, starts, axis=1))
+        fresh = np.ones(probs.shape, dtype=np.bool_)
         fresh[:, 1:] = ends[:, :-1] | ~judged[:, :-1]
         passed = ~judged | flips(uniforms[:, 1:], chains.running(MOST_RATIO, fresh))
         failed = ends & ~passed & chains.there
-        kept = np.where(failed.any(axis=1), failed.argmax(axis=1), chains.length)
-        for level in range(own.shape[1] - 1, 0, -1):  # back to the last draft of the run that passed
-            short = (kept == level) & (kept < chains.length)
-            kept[short & (starts[:, level] < level) & ~passed[:, level - 1]] -= 1
-        return kept
+        accepted = np.where(failed.any(axis=1), failed.argmax(axis=1), chains.length)
+        for level in range(probs.shape[1] - 1, 0, -1):  # back to the last draft of the run that passed
+            short = (accepted == level) & (accepted < chains.length)
+            accepted[short & (starts[:, level] < level) & ~passed[:, level - 1]] -= 1
+        return accepted
 
-    def _runs(self, own: FloatArray, length: IntArray) -> tuple[IntArray, BoolArray]:
+    def _runs(self, probs: FloatArray, length: IntArray) -> tuple[IntArray, BoolArray]:
         """Return [A, L]: where each draft's run starts, and whether the draft is the last one of its run."""
-        starts = np.zeros(own.shape, dtype=np.int64)
-        for level in range(1, own.shape[1]):
+        starts = np.zeros(probs.shape, dtype=np.int64)
+        for level in range(1, probs.shape[1]):
             before = starts[:, level - 1]
-            new = (own[:, level] < own[:, level - 1]) | (level - before >= self.longest) | (level >= length)
+            new = (probs[:, level] < probs[:, level - 1]) | (level - before >= self.longest) | (level >= length)
             starts[:, level] = np.where(new, level, before)
-        ends = np.ones(own.shape, dtype=np.bool_)
-        ends[:, :-1] = starts[:, 1:] > np.arange(own.shape[1] - 1)
+        ends = np.ones(probs.shape, dtype=np.bool_)
+        ends[:, :-1] = starts[:, 1:] > np.arange(probs.shape[1] - 1)
         return starts, ends
 
 
@@ -251,5 +251,5 @@ class GreedyDeferred:
 
     def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
         chains = Chains.of(batch, trees, points=True)
-        kept = self.deferred.forgiven(chains, chains.tokens == batch.tables.best[chains.rows])
-        return BatchedVerdicts(chains.tokens, kept, batch.tables.best[chains.rows_after(trees, kept)])
+        accepted = self.deferred.forgiven(chains, chains.tokens == batch.tables.best[chains.rows])
+        return BatchedVerdicts(chains.tokens, accepted, batch.tables.best[chains.rows_after(trees, accepted)])

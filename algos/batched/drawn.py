@@ -77,8 +77,8 @@ class DrawnSiblings:
         if self.pool is None:
             boosted, count = target[rows, first], np.zeros(rows.size, dtype=np.int64)
         else:
-            own, pooled, count = self.pool.of_tables(batch.tables, rows, first, mass_left)
-            boosted = own + pooled
+            token_mass, pooled, count = self.pool.of_tables(batch.tables, rows, first, mass_left)
+            boosted = token_mass + pooled
         offered = draft[rows, first] * mass_left
         lost = (batch.draws.random(rows.size) * offered >= self._mixed(boosted * draft_mass, offered)).nonzero()[0]
         accepted, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
@@ -93,8 +93,8 @@ class DrawnSiblings:
             if rest is not None:
                 state = ResidualState(rest.left.take(after, axis=0), rest.mass.take(after), drafted, draft_mass[lost])
             else:
-                left = target.take(after, axis=0).astype(np.float64, copy=False)
-                state = ResidualState(left, mass_left[lost], drafted, draft_mass[lost])
+                target_rows = target.take(after, axis=0).astype(np.float64, copy=False)
+                state = ResidualState(target_rows, mass_left[lost], drafted, draft_mass[lost])
                 state = self.reject(state, proposed[:, 0], boosted[lost], count[lost])
             accepted[lost], extra[lost] = self._others(batch, state, proposed, there[lost])
         return BatchedSiblingOutcome(accepted, extra)
@@ -132,12 +132,12 @@ class DrawnSiblings:
         """Return [M], the masses that keep `tokens` in rows `places` of `left`, and the numbers of pooled codes."""
         if self.pool is None:
             return left[places, tokens], np.zeros(places.size, dtype=np.int64)
-        own, mass, count = self.pool(left, places, tokens, mass_left)
-        return own + mass, count
+        token_mass, mass, count = self.pool(left, places, tokens, mass_left)
+        return token_mass + mass, count
 
-    def _mixed(self, own: FloatArray, offered: FloatArray) -> FloatArray:
-        """Return [M], the mass with which tokens of mass `own` [M] and draft mass `offered` [M] are kept."""
-        return own if self.weight == 1.0 else own + (1.0 - self.weight) * (offered - own)
+    def _mixed(self, masses: FloatArray, offered: FloatArray) -> FloatArray:
+        """Return [M], the mass with which tokens of `masses` [M] and draft mass `offered` [M] are kept."""
+        return masses if self.weight == 1.0 else masses + (1.0 - self.weight) * (offered - masses)
 
     def reject(self, state: ResidualState, gone: IntArray, boosted: FloatArray, count: IntArray) -> ResidualState:
         """Return the state after `gone` [M], of mass `boosted` [M] with `count` [M] codes pooled, was rejected."""

@@ -40,10 +40,10 @@ def grow_dynamic(batch: ImageBatch, active: IntArray, depth: IntArray, width: In
             products *= columns[:, None]
         scores.append(products)
         passes.append(expanded)
-        found = tables.top_tokens[at].take(rows, axis=0)[..., :widest]
-        levels.append(TreeLevel(found, np.empty(0, dtype=np.bool_), rows, above))
-    kept = _best(scores, total)
-    levels = [level._replace(in_tree=part) for level, part in zip(levels, kept, strict=True)]
+        child_tokens = tables.top_tokens[at].take(rows, axis=0)[..., :widest]
+        levels.append(TreeLevel(child_tokens, np.empty(0, dtype=np.bool_), rows, above))
+    masks = _best(scores, total)
+    levels = [level._replace(in_tree=part) for level, part in zip(levels, masks, strict=True)]
     return assemble(active, levels, passes, width == 1)
 
 
@@ -62,11 +62,11 @@ def _first_best(scores: FloatArray, count: int) -> IntArray:
     """Return [n, count], the indices of the best scores of each row of `scores` [n, C], falling; ties: the first."""
     if count > _FEW:
         return (-scores).argsort(axis=1, kind="stable")[:, :count]
-    left, rows = scores.copy(), np.arange(scores.shape[0])
+    candidates, rows = scores.copy(), np.arange(scores.shape[0])
     order = np.empty((rows.size, count), dtype=np.int64)
     for turn in range(count):
-        order[:, turn] = left.argmax(axis=1)
-        left[rows, order[:, turn]] = -1.0
+        order[:, turn] = candidates.argmax(axis=1)
+        candidates[rows, order[:, turn]] = -1.0
     return order
 
 
@@ -80,20 +80,20 @@ def _best(scores: list[FloatArray], total: IntArray) -> list[BoolArray]:
         if start == end or columns[level] <= int(total[start:end].min()):
             continue  # no tree ends here, or all candidates found are kept
         flat = _joined(scores[: level + 1], slice(start, end))
-        below, found = _around(flat, np.maximum(columns[level] - total[start:end], 0))
-        np.maximum(found, _LEAST, out=least[start:end])
-        equal = np.flatnonzero((below == found) & (found > 0.0))
+        below, threshold = _around(flat, np.maximum(columns[level] - total[start:end], 0))
+        np.maximum(threshold, _LEAST, out=least[start:end])
+        equal = np.flatnonzero((below == threshold) & (threshold > 0.0))
         if equal.size:
             tied.append((level, start + equal))
-    kept: list[BoolArray] = [part >= least[: part.shape[0], None, None] for part in scores]
+    masks: list[BoolArray] = [part >= least[: part.shape[0], None, None] for part in scores]
     for level, images in tied:
         flat = _joined(scores[: level + 1], images)
         room = total[images] - np.count_nonzero(flat > least[images, None], axis=1)
         over = flat == least[images, None]
         over &= over.cumsum(axis=1) > room[:, None]
-        for part, out in zip(kept, np.split(over, columns[:level], axis=1), strict=False):
+        for part, out in zip(masks, np.split(over, columns[:level], axis=1), strict=False):
             part[images] &= ~out.reshape(images.size, *part.shape[1:])
-    return kept
+    return masks
 
 
 def _around(flat: FloatArray, place: IntArray) -> tuple[FloatArray, FloatArray]:

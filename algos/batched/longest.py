@@ -80,8 +80,8 @@ class Outweighs:
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
         target, best = batch.tables.target, batch.tables.best[rows]
-        own, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
-        boosted, most = own + mass, target[rows, best]
+        token_mass, mass, _ = self.pool(target, rows, tokens, np.ones(rows.size))
+        boosted, most = token_mass + mass, target[rows, best]
         passed: BoolArray = (tokens == best) | (boosted > most) | ((boosted == most) & (tokens < best))
         return passed
 
@@ -95,6 +95,6 @@ class HoldsMass:
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
         target = batch.tables.target
-        held = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
-        passed: BoolArray = held >= self.tau
+        mass = target[rows[:, None], self.neighbours[tokens]].sum(axis=1) + target[rows, tokens]
+        passed: BoolArray = mass >= self.tau
         return passed

@@ -15,18 +15,18 @@ def move_rows_to_points(
     """Apply `accept.neighbour_budget.move_to_points` in place to each of `rows` [M, V] (sum 1); of `tokens` [M, k],
     those with `there` [M, k] are proposed."""
     at = np.arange(rows.shape[0])[:, None]
-    wanted = np.zeros(rows.shape, dtype=np.bool_)
+    proposal_mask = np.zeros(rows.shape, dtype=np.bool_)
     on, place = there.nonzero()
-    wanted[on, tokens[on, place]] = True
-    left = np.full(rows.shape[0], delta)
+    proposal_mask[on, tokens[on, place]] = True
+    budget = np.full(rows.shape[0], delta)
     for turn in range(tokens.shape[1]):
         near = neighbours[tokens[:, turn]]
-        masses = np.where(wanted[at, near] | ~there[:, turn, None], 0.0, rows[at, near])
-        taken = np.diff(np.minimum(masses.cumsum(axis=1), left[:, None]), axis=1, prepend=0.0)
-        rows[at, near] -= taken
-        whole = taken.sum(axis=1)
+        masses = np.where(proposal_mask[at, near] | ~there[:, turn, None], 0.0, rows[at, near])
+        amounts = np.diff(np.minimum(masses.cumsum(axis=1), budget[:, None]), axis=1, prepend=0.0)
+        rows[at, near] -= amounts
+        whole = amounts.sum(axis=1)
         rows[at[:, 0], tokens[:, turn]] += whole
-        left -= whole
+        budget -= whole
     np.maximum(rows, 0.0, out=rows)
 
 
@@ -42,16 +42,16 @@ def move_rows_to_drafts(targets: FloatArray, drafts: FloatArray, neighbours: Int
     first, codes = takers - takers % size, takers % size
     for column in neighbours.T:
         from_codes = first + column[codes]
-        asked = np.minimum(lacking, spare[from_codes])
-        some = np.flatnonzero(asked)
+        requests = np.minimum(lacking, spare[from_codes])
+        some = np.flatnonzero(requests)
         if not some.size:
             continue
-        asked, places = asked[some], from_codes[some]
-        demand = np.bincount(places, weights=asked, minlength=spare.size)[places]
-        given = asked * np.minimum(1.0, spare[places] / demand)
-        lacking[some] -= given
-        flow[takers[some]] += given
-        out = np.bincount(places, weights=given, minlength=spare.size)
+        requests, places = requests[some], from_codes[some]
+        demand = np.bincount(places, weights=requests, minlength=spare.size)[places]
+        amounts = requests * np.minimum(1.0, spare[places] / demand)
+        lacking[some] -= amounts
+        flow[takers[some]] += amounts
+        out = np.bincount(places, weights=amounts, minlength=spare.size)
         spare = np.maximum(spare - out, 0.0)
         flow -= out
     gained = flow.reshape(targets.shape)
@@ -93,13 +93,13 @@ class MovedDrafts:
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
         """See `BatchedSiblingRule`."""
-        left = normalised_rows(batch.tables.target, rows)
+        residual = normalised_rows(batch.tables.target, rows)
         drafted = normalised_rows(batch.tables.draft[batch.tables.draft_depth(level)], rows)
         count = there.sum(axis=1)
-        lacking = np.maximum(left - drafted, 0.0).sum(axis=1)
+        lacking = np.maximum(residual - drafted, 0.0).sum(axis=1)
         whole = (count == 1) | (self.delta >= lacking)
-        left = move_rows_to_drafts(left, drafted, self.neighbours, np.where(whole, self.delta, 0.0))
-        reached = np.where(whole, 1.0, lacking * self._reached_again(left, drafted, count))
+        residual = move_rows_to_drafts(residual, drafted, self.neighbours, np.where(whole, self.delta, 0.0))
+        reached = np.where(whole, 1.0, lacking * self._reached_again(residual, drafted, count))
         share = np.divide(self.delta, reached, out=np.ones(count.size), where=reached > 0.0)
         most = np.where(whole, 1.0, np.minimum(1.0, share))
         most[count == 1] = 0.0
@@ -108,36 +108,36 @@ class MovedDrafts:
         for turn in range(tokens.shape[1]):
             out = np.flatnonzero(count[on] <= turn)
             if out.size:
-                extra[on[out]] = draw_dense(batch, left[out])
+                extra[on[out]] = draw_dense(batch, residual[out])
                 stay = np.flatnonzero(count[on] > turn)
-                on, left, drafted = on[stay], left[stay], drafted[stay]
+                on, residual, drafted = on[stay], residual[stay], drafted[stay]
             if not on.size:
                 return BatchedSiblingOutcome(accepted, extra)
             last = np.where(count[on] == turn + 1, most[on], 0.0)
-            left = move_rows_to_drafts(left, drafted, self.neighbours, last)
+            residual = move_rows_to_drafts(residual, drafted, self.neighbours, last)
             places, proposed = np.arange(on.size), tokens[on, turn]
-            won = batch.draws.random(on.size) * drafted[places, proposed] < left[places, proposed]
+            won = batch.draws.random(on.size) * drafted[places, proposed] < residual[places, proposed]
             accepted[on[won]] = turn
             lost = np.flatnonzero(~won)
-            on, left, drafted, proposed = on[lost], left[lost], drafted[lost], proposed[lost]
-            rest = np.maximum(left - drafted, 0.0)
+            on, residual, drafted, proposed = on[lost], residual[lost], drafted[lost], proposed[lost]
+            rest = np.maximum(residual - drafted, 0.0)
             total = rest.sum(axis=1)
-            sure = np.flatnonzero(total == 0.0)  # rounding differences only: draw the extra token from `left` itself
-            rest[sure], total[sure] = left[sure], left[sure].sum(axis=1)
-            left = rest / total[:, None]
+            sure = np.flatnonzero(total == 0.0)  # rounding differences only: draw the extra token from `residual`
+            rest[sure], total[sure] = residual[sure], residual[sure].sum(axis=1)
+            residual = rest / total[:, None]
             drafted = drafted if self.repeats else _without(drafted, tokens[on, : turn + 1])
-        extra[on] = draw_dense(batch, left)
+        extra[on] = draw_dense(batch, residual)
         return BatchedSiblingOutcome(accepted, extra)
 
-    def _reached_again(self, left: FloatArray, drafted: FloatArray, count: IntArray) -> FloatArray:
+    def _reached_again(self, residual: FloatArray, drafted: FloatArray, count: IntArray) -> FloatArray:
         """Return [M], the probability that the last of `count` [M] siblings is tried after the first was rejected."""
         reached = np.ones(count.size)
         if self.repeats:
-            left = np.maximum(left - drafted, 0.0)
+            residual = np.maximum(residual - drafted, 0.0)
             for turn in range(2, int(count.max(initial=0))):
-                on = np.flatnonzero((count > turn) & left.any(axis=1))
-                left[on] = np.maximum(left[on] / left[on].sum(axis=1, keepdims=True) - drafted[on], 0.0)
-                reached[on] *= left[on].sum(axis=1)
+                on = np.flatnonzero((count > turn) & residual.any(axis=1))
+                residual[on] = np.maximum(residual[on] / residual[on].sum(axis=1, keepdims=True) - drafted[on], 0.0)
+                reached[on] *= residual[on].sum(axis=1)
         return reached
 
 

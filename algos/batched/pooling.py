@@ -31,8 +31,8 @@ class NeighbourPool(NamedTuple):
         self, left: Table, places: IntArray, tokens: IntArray, total: FloatArray
     ) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return own mass, pooled mass and pooled codes [M] of `tokens` [M] in rows `places` [M] of `left`."""
-        own: FloatArray = left[places, tokens]
-        limit = self.limit(own, total)
+        token_mass: FloatArray = left[places, tokens]
+        limit = self.limit(token_mass, total)
         mass, count = np.zeros(places.size), np.zeros(places.size, dtype=np.int64)
         on, start = np.arange(places.size), 0
         while start < self.columns and on.size:
@@ -46,7 +46,7 @@ class NeighbourPool(NamedTuple):
             mass[on] = steps[np.arange(on.size), inside]
             count[on] += inside
             on, start = on[inside == end - start], end
-        return own, mass, count
+        return token_mass, mass, count
 
     def of_tables(
         self, tables: BatchTables, rows: IntArray, tokens: IntArray, total: FloatArray
@@ -67,12 +67,12 @@ class NeighbourPool(NamedTuple):
 
 def additive_limit(delta: float) -> Callable[[FloatArray, FloatArray], FloatArray]:
     """Return LANTERN's limit: the share `delta` of the total mass."""
-    return lambda own, total: delta * total
+    return lambda token_mass, total: delta * total
 
 
 def relative_limit(factor: float) -> Callable[[FloatArray, FloatArray], FloatArray]:
     """Return LANTERN++'s limit: a token and its pool have at most `factor` times the token's mass."""
-    return lambda own, total: (factor - 1.0) * own
+    return lambda token_mass, total: (factor - 1.0) * token_mass
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,42 +86,44 @@ class PooledPoints:
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
         """See `BatchedSiblingRule`. Tests the first sibling on the tables, and copies only rows of rejected ones."""
-        left: FloatArray = np.empty((0, batch.tables.target.shape[1]))
+        residuals: FloatArray = np.empty((0, batch.tables.target.shape[1]))
         at = rows
         total = summed = batch.tables.masses[rows]
         accepted, extra = np.full(rows.size, -1), np.full(rows.size, -1)
-        on = np.arange(rows.size)  # the nodes still being tried; their residuals are the rows `at` of `left`
+        on = np.arange(rows.size)  # the nodes still being tried; their residuals are the rows `at` of `residuals`
         for turn in range(tokens.shape[1]):
             if turn and not there[on, turn].all():
                 out, stay = (~there[on, turn]).nonzero()[0], there[on, turn].nonzero()[0]
-                extra[on[out]] = draw_dense(batch, left[at[out]])
+                extra[on[out]] = draw_dense(batch, residuals[at[out]])
                 on, at, total, summed = on[stay], at[stay], total[stay], summed[stay]
             gone = tokens[on, turn]
-            pooled = self.pool(left, at, gone, total) if turn else self.pool.of_tables(batch.tables, rows, gone, total)
-            own, mass, count = pooled
-            won = batch.draws.random(on.size) * total < own + mass
+            pooled = (
+                self.pool(residuals, at, gone, total) if turn else self.pool.of_tables(batch.tables, rows, gone, total)
+            )
+            token_mass, mass, count = pooled
+            won = batch.draws.random(on.size) * total < token_mass + mass
             accepted[on[won]] = turn
             lost = (~won).nonzero()[0]
             if not lost.size:
                 return BatchedSiblingOutcome(accepted, extra)
             on, at, total, summed = on[lost], at[lost], total[lost], summed[lost]
-            gone, own, mass, count = gone[lost], own[lost], mass[lost], count[lost]
+            gone, token_mass, mass, count = gone[lost], token_mass[lost], mass[lost], count[lost]
             if not turn:
-                left, at = batch.tables.target[at].astype(np.float64, copy=False), np.arange(on.size)
-            self.take(left, at, gone, count)
-            left[at, gone] = 0.0
-            total = total - own - mass if self.residual == "paper" else total - own
+                residuals, at = batch.tables.target[at].astype(np.float64, copy=False), np.arange(on.size)
+            self.take(residuals, at, gone, count)
+            residuals[at, gone] = 0.0
+            total = total - token_mass - mass if self.residual == "paper" else total - token_mass
             again = (total < 0.5 * summed).nonzero()[0] if self.residual != "released" else np.arange(on.size)
-            total[again] = left[at[again]].sum(axis=1)
+            total[again] = residuals[at[again]].sum(axis=1)
             summed[again] = total[again]  # above half of the last sum, the running total is exact to 1 ulp
             empty = (total <= 0.0).nonzero()[0]
             if self.residual == "released":
-                left[at[empty]], total[empty], summed[empty] = 1.0, left.shape[1], left.shape[1]
+                residuals[at[empty]], total[empty], summed[empty] = 1.0, residuals.shape[1], residuals.shape[1]
             elif empty.size:
                 accepted[on[empty]] = turn  # the token was certain to be accepted; only rounding rejected it
                 stay = (total > 0.0).nonzero()[0]
                 on, at, total, summed = on[stay], at[stay], total[stay], summed[stay]
-        extra[on] = draw_dense(batch, left[at])
+        extra[on] = draw_dense(batch, residuals[at])
         return BatchedSiblingOutcome(accepted, extra)
 
     def take(self, left: FloatArray, at: IntArray, gone: IntArray, count: IntArray) -> None:

@@ -29,12 +29,12 @@ class SparseTable:
                 there is none if the last probability is 0.
             vocab_size: V, at least K.
         """
-        rows, kept = tokens.shape
+        rows, count = tokens.shape
         self.shape: tuple[int, int] = (rows, vocab_size)
-        left = np.maximum(1.0 - probs.sum(axis=1), 0.0) / max(vocab_size - kept, 1)
-        left[probs[:, -1] == 0.0] = 0.0  # the support has fewer than K tokens: only rounding errors remain
+        rest = np.maximum(1.0 - probs.sum(axis=1), 0.0) / max(vocab_size - count, 1)
+        rest[probs[:, -1] == 0.0] = 0.0  # the support has fewer than K tokens: only rounding errors remain
         self._tokens = tokens.astype(np.int32)
-        self._probs, self._rest = probs.astype(np.float32), left.astype(np.float32)
+        self._probs, self._rest = probs.astype(np.float32), rest.astype(np.float32)
         sums = over_rows(self, lambda dense: dense.sum(axis=1))
         self._probs /= sums[:, None]
         self._rest /= sums
@@ -55,24 +55,24 @@ class SparseTable:
 
     def take(self, rows: IntArray | int, axis: int = 0) -> FloatArray:
         """Return the distributions [..., V] of `rows`."""
-        wanted = np.asarray(rows).reshape(-1)
-        dense = np.repeat(self._rest[wanted, None], self.shape[1], axis=1)
+        flat_rows = np.asarray(rows).reshape(-1)
+        dense = np.repeat(self._rest[flat_rows, None], self.shape[1], axis=1)
         # Places after the support may repeat the likeliest token, so that token is written last.
-        np.put_along_axis(dense, self._tokens[wanted, ::-1].astype(np.int64), self._probs[wanted, ::-1], 1)
+        np.put_along_axis(dense, self._tokens[flat_rows, ::-1].astype(np.int64), self._probs[flat_rows, ::-1], 1)
         return dense.reshape(*np.shape(rows), self.shape[1])
 
     def _numbers(self, rows: IntArray, tokens: IntArray) -> FloatArray:
         rows, tokens = np.broadcast_arrays(rows, tokens)
         flat_rows, flat_tokens = rows.reshape(-1), tokens.reshape(-1)
-        found = np.empty(flat_rows.size, dtype=np.float32)
+        probs = np.empty(flat_rows.size, dtype=np.float32)
         step = max(1, MOST_AT_ONCE // self._tokens.shape[1])
-        for start in range(0, found.size, step):
+        for start in range(0, probs.size, step):
             part = slice(start, start + step)
             named = self._tokens[flat_rows[part]] == flat_tokens[part, None]
             place = named.argmax(axis=1)
             is_named = named[np.arange(place.size), place]
-            found[part] = np.where(is_named, self._probs[flat_rows[part], place], self._rest[flat_rows[part]])
-        return found.reshape(rows.shape)
+            probs[part] = np.where(is_named, self._probs[flat_rows[part], place], self._rest[flat_rows[part]])
+        return probs.reshape(rows.shape)
 
 
 Table: TypeAlias = FloatArray | SparseTable

@@ -74,9 +74,9 @@ class BatchedStaticTree:
             else:
                 tokens, there = tokens[:size], there[:size]
             rows = batch.rows_after(active[:size], depth, tokens)
-            found, sound = self._children(batch, rows, depth, level.in_tree.shape[1])
+            children, sound = self._children(batch, rows, depth, level.in_tree.shape[1])
             above = np.broadcast_to(level.above, rows.shape)
-            grown.append(TreeLevel(found, sound & level.in_tree & there[..., None], rows, above))
+            grown.append(TreeLevel(children, sound & level.in_tree & there[..., None], rows, above))
             passes.append(np.count_nonzero(there, axis=1))
         return assemble(active, grown, passes, np.full(active.size, self._one_call))
 
@@ -105,9 +105,9 @@ class BatchedStaticTree:
 
 def _untried(batch: ImageBatch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
     """Return [M], a token drawn from each distribution without the tokens `tried` [M, j], and whether there was one."""
-    left = batch.tables.draft[depth][rows].astype(np.float64)
-    np.put_along_axis(left, tried, 0.0, 1)
+    weights = batch.tables.draft[depth][rows].astype(np.float64)
+    np.put_along_axis(weights, tried, 0.0, 1)
     with np.errstate(divide="ignore", over="ignore"):
-        arrivals = batch.draws.standard_exponential(left.shape) / left
+        arrivals = batch.draws.standard_exponential(weights.shape) / weights
     tokens: IntArray = arrivals.argmin(axis=1)
     return tokens, np.isfinite(arrivals.min(axis=1))

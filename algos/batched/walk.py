@@ -79,8 +79,8 @@ def try_points_at_once(
 
 def flips(uniforms: FloatArray, chance_of: FloatArray, out_of: FloatArray | float = 1.0) -> BoolArray:
     """Return whether each of `uniforms` accepts with probability min(1, chance_of / out_of), never at 0."""
-    kept: BoolArray = np.where(chance_of >= out_of, chance_of > 0.0, uniforms * out_of < chance_of)
-    return kept
+    accepted: BoolArray = np.where(chance_of >= out_of, chance_of > 0.0, uniforms * out_of < chance_of)
+    return accepted
 
 
 def draw_dense(batch: ImageBatch, weights: FloatArray) -> IntArray:
@@ -92,12 +92,12 @@ def draw_at(weights: FloatArray, uniforms: FloatArray) -> IntArray:
     """Return [M], the token that each of `uniforms` [M] hits in the cumulated weights [M, V]; never one of weight 0."""
     steps = weights.cumsum(axis=1)
     reached = uniforms * (1.0 - 2.0**-52) * steps[:, -1]  # below the last step, however the products are rounded
-    found: IntArray = (steps > reached[:, None]).argmax(axis=1)
-    return found
+    tokens: IntArray = (steps > reached[:, None]).argmax(axis=1)
+    return tokens
 
 
 def normalised_rows(table: Table, rows: IntArray) -> FloatArray:
     """Return [M, V] float64 rows of `table`, normalised to sum 1."""
-    found: FloatArray = table.take(rows, axis=0).astype(np.float64)
-    found /= found.sum(axis=1, keepdims=True)
-    return found
+    distributions: FloatArray = table.take(rows, axis=0).astype(np.float64)
+    distributions /= distributions.sum(axis=1, keepdims=True)
+    return distributions

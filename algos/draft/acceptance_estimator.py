@@ -99,9 +99,9 @@ class AcceptanceEstimator:
             tried = faded * left_tried + above * above_tried[place]
             chance *= (prior * image + accepted) / (prior + tried)
             tokens += chance
-            found = (1.0 + tokens) / ms[level]
-            if found > rate:
-                best, rate = level + 1, found
+            chain_rate = (1.0 + tokens) / ms[level]
+            if chain_rate > rate:
+                best, rate = level + 1, chain_rate
             if chance <= rate * slopes[level]:
                 break
             faded *= decay

@@ -122,12 +122,12 @@ class AdtTree:
             depths, widths = self.max_depth - self.min_depth + 1, self.max_width - self.min_width + 1
             depth, width = divmod(chance.draw(np.ones(depths * widths), At(Role.DRAFT, 0)), widths)
             return TreeState(self.min_depth + depth, self.min_width + width, self._last.accepted)
-        found = self._last
+        state = self._last
         if self.init == "vertical":
-            found = self._upper() or found
+            state = self._upper() or state
         elif self._cell % self._row == 0 and self.row_start != "carry":
-            found = (self._upper() if self.row_start == "upper" else None) or self._start()
-        return found if self.acceptance_of == "neighbour" else found._replace(accepted=self._last.accepted)
+            state = (self._upper() if self.row_start == "upper" else None) or self._start()
+        return state if self.acceptance_of == "neighbour" else state._replace(accepted=self._last.accepted)
 
     def _adapted(self, state: TreeState) -> tuple[int, int]:
         """Apply equation 2 of the paper."""
@@ -158,21 +158,21 @@ class BatchedAdt:
         self._width = np.full(images, self._policy.start_width)
 
     def grow(self, batch: ImageBatch, active: IntArray) -> TreeBatch:
-        own = self._policy
+        policy = self._policy
         depth, width = self._depth[active], self._width[active]
-        total = np.full(active.size, own.total_tokens)
-        if own.nodes == "proportional":
-            total = np.ceil(total * depth * width / (own.start_depth * own.start_width)).astype(np.int64)
+        total = np.full(active.size, policy.total_tokens)
+        if policy.nodes == "proportional":
+            total = np.ceil(total * depth * width / (policy.start_depth * policy.start_width)).astype(np.int64)
         return grow_dynamic(batch, active, depth, width, total)
 
     def observe(self, trees: TreeBatch, accepted: IntArray) -> None:
         # A tree without drafts does not change the state.
-        own = self._policy
-        share = accepted / np.maximum(trees.depth, 1) if own.acceptance == "ratio" else accepted.astype(np.float64)
-        sign = np.where(share >= own.beta, 1, -1) * (trees.nodes > 1)
+        policy = self._policy
+        share = accepted / np.maximum(trees.depth, 1) if policy.acceptance == "ratio" else accepted.astype(np.float64)
+        sign = np.where(share >= policy.beta, 1, -1) * (trees.nodes > 1)
         depth, width = self._depth[trees.images], self._width[trees.images]
-        self._depth[trees.images] = np.clip(depth + sign * own.step_depth, own.min_depth, own.max_depth)
-        self._width[trees.images] = np.clip(width - sign * own.step_width, own.min_width, own.max_width)
+        self._depth[trees.images] = np.clip(depth + sign * policy.step_depth, policy.min_depth, policy.max_depth)
+        self._width[trees.images] = np.clip(width - sign * policy.step_width, policy.min_width, policy.max_width)
 
 
 def _batched(policy: AdtTree) -> BatchedPolicy | None:

@@ -96,13 +96,13 @@ class Calibration:
         near = self._rows[cell - 1 : cell] if column else []
         if row:
             near = near + self._rows[self._near_above(cell, column)]
-        known = [probs for probs in near if probs is not None]
-        if not known:
+        rows = [probs for probs in near if probs is not None]
+        if not rows:
             return self._last_row
-        total = known[0]
-        for probs in known[1:]:
+        total = rows[0]
+        for probs in rows[1:]:
             total = total + probs
-        return total / len(known)
+        return total / len(rows)
 
     def _near_above(self, cell: int, column: int) -> slice:
         first = cell - self._grid.width

@@ -56,8 +56,8 @@ class LikeliestChain:
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
-def _length(wanted: int, budget: Budget) -> int:
-    return max(0, min(wanted, budget.max_depth, budget.max_nodes - 1))
+def _length(length: int, budget: Budget) -> int:
+    return max(0, min(length, budget.max_depth, budget.max_nodes - 1))
 
 
 def _batched(policy: Chain) -> BatchedPolicy:

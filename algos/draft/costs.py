@@ -155,15 +155,15 @@ class EngineCosts(NamedTuple):
         with a setting `tree_ms` may draft such a tree with drawn siblings: it gets the price of the call, including
         extra host work in such a cycle, and of each level.
         """
-        known = settings_fields(spec.make)
+        fields = settings_fields(spec.make)
         call = self.trees.get("ranked" if spec.drawn == "top_k" else "sampled")
-        if "call_ms" in known and call is not None:
+        if "call_ms" in fields and call is not None:
             return call._asdict()
         settings: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
         if get_type_hints(spec.make)["draft_ms"] is float:
             settings["draft_ms"] = self.draft_ms[0][1]
-        drawn = self.trees.get("sampled")
-        if "tree_ms" in known and drawn is not None:
-            more = max(0.0, drawn.verify_ms[0][1] - self.verify_ms[0][1])
-            settings["tree_ms"] = (drawn.call_ms + more, drawn.draft_ms)
-        return {**settings, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}
+        sampled_costs = self.trees.get("sampled")
+        if "tree_ms" in fields and sampled_costs is not None:
+            more = max(0.0, sampled_costs.verify_ms[0][1] - self.verify_ms[0][1])
+            settings["tree_ms"] = (sampled_costs.call_ms + more, sampled_costs.draft_ms)
+        return {**settings, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in fields}}

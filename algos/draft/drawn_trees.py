@@ -46,11 +46,11 @@ class DrawnTrees:
 
     def acceptance(self, cell: int) -> tuple[float, ...]:
         """Return [siblings], the probability that each sibling, in drawing order, is the accepted one at `cell`."""
-        found, left = [self.first.first_chance(cell)], 1.0
+        chances, left = [self.first.first_chance(cell)], 1.0
         for tried, accepted in zip(self._tried[1:], self._accepted[1:], strict=True):
-            left -= found[-1]
-            found.append(left * (self.prior * LATER_ACCEPTANCE + accepted) / (self.prior + tried))
-        return tuple(found)
+            left -= chances[-1]
+            chances.append(left * (self.prior * LATER_ACCEPTANCE + accepted) / (self.prior + tried))
+        return tuple(chances)
 
     def best(self, cell: int) -> StaticTree:
         """Return the tree with the most expected tokens per ms at `cell`; only the root if no draft pays."""

@@ -58,10 +58,10 @@ class StaticTopK:
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
-def _check(made: object, policy: str, widths: tuple[int, ...]) -> None:
+def _check(instance: object, policy: str, widths: tuple[int, ...]) -> None:
     if not widths:
         raise ValueError(f"policy '{policy}': widths must name at least one level, got none")
-    check_bounds(f"policy '{policy}'", made)
+    check_bounds(f"policy '{policy}'", instance)
 
 
 def _batched(policy: Eagle1) -> BatchedPolicy:

@@ -100,8 +100,8 @@ def _plan(shape: Shape) -> _FusedLayout:
     lines = np.where(level == 0, 0, (level - 1) * nodes + row + 1)
     drawn_at = (level * nodes + row) * most + column
     parents, distributions = np.array(shape), np.array(draft_rows)
-    for kept in (parents, distributions):
-        kept.flags.writeable = False
+    for array in (parents, distributions):
+        array.flags.writeable = False
     return _FusedLayout(
         places, most, tuple(len(each) for each in levels[1:]), drawn_at, lines * most + column, parents, distributions
     )

@@ -70,9 +70,9 @@ def best_tree_size(best: list[float], verify: SizeCosts, drafting_ms: float) -> 
         if score <= rate * verify.slopes[count - 1]:
             break
         tokens += score
-        found = tokens / (verify.ms[count] + drafting_ms)
-        if found > rate:
-            nodes, rate, least = count, found, score
+        tree_rate = tokens / (verify.ms[count] + drafting_ms)
+        if tree_rate > rate:
+            nodes, rate, least = count, tree_rate, score
     return TreeSize(nodes, rate, least)
 
 

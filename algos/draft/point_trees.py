@@ -44,17 +44,17 @@ class PointTrees:
         if not may_reach_rate(rate, best, self._floor, deepest):
             return False
         scores, last, drafting_ms = profile, profile, self.draft[0]
-        found = best_tree_size(best, self.verify, drafting_ms).rate
+        tree_rate = best_tree_size(best, self.verify, drafting_ms).rate
         for _ in range(1, deepest):
-            if found > rate:
+            if tree_rate > rate:
                 break
             ahead = forecast_level(scores, last, profile, self.verify, self.draft, drafting_ms, most)
-            if ahead.rate <= found:
+            if ahead.rate <= tree_rate:
                 break
             last = np.multiply.outer(falling(last, ahead.frontier), profile).reshape(-1)
-            scores, found = np.concatenate((scores, last)), ahead.rate
+            scores, tree_rate = np.concatenate((scores, last)), ahead.rate
             drafting_ms += self.draft[ahead.frontier - 1]
-        return found > rate
+        return tree_rate > rate
 
     def draft_tree(self, drafter: Expander, root: int, cell: int, deepest: int, most: int) -> DraftTree:
         """Draft a tree level by level, for `cell` and the cells after it."""
@@ -94,10 +94,10 @@ class PointTrees:
             row = level.expanded.index(number)
             probs = level.probs[row]
             offered = level.tokens[row, : np.count_nonzero(probs)].tolist()
-            found = offered.index(token) if token in offered else None
-            self.calibration.learn(cell + step, probs, found)
-            hits.append(found == 0)
-            if found is None:
+            rank = offered.index(token) if token in offered else None
+            self.calibration.learn(cell + step, probs, rank)
+            hits.append(rank == 0)
+            if rank is None:
                 break
-            number = level.first + row * probs.size + found
+            number = level.first + row * probs.size + rank
         return hits

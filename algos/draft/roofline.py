@@ -230,19 +230,19 @@ class Roofline:
             if self._again.is_due() and self._tree_pays(self.window_margin * window.rate, deepest, most):
                 return Choice("tree", deepest)
             return Choice("window", window.levels)
-        chain, drawn = self._forecast_rivals(drafter, budget)
-        rate = max(chain.rate, drawn.rate, self._plain_rate)
+        chain, drawn_tree = self._forecast_rivals(drafter, budget)
+        rate = max(chain.rate, drawn_tree.rate, self._plain_rate)
         if longest and self._again.is_due():
             self._try_window()
-        drafts = chain.levels > 0 or len(drawn.shape) > 1
+        drafts = chain.levels > 0 or len(drawn_tree.shape) > 1
         if drafts and self._lookahead_wait:
             self._lookahead_wait -= 1
         elif self._looked_and_pays(drafts, rate, deepest, most):
             return Choice("tree", deepest)
         if rate > self._plain_rate:
             self._plain_cycles, self._probe_wait = 0, self.probe_first
-            if drawn.rate == rate:
-                return self._choice_of_drawn(drawn, budget)
+            if drawn_tree.rate == rate:
+                return self._choice_of_drawn(drawn_tree, budget)
             return Choice("chain", chain.levels)
         return Choice("tree", deepest) if self.trees and self._time_to_probe() else NOTHING
 
@@ -251,8 +251,8 @@ class Roofline:
         if self._drafted == "window" and self._rival_wait:
             self._rival_wait -= 1
         else:
-            chain, drawn = self._forecast_rivals(drafter, budget)
-            self._rival_rate, self._rival_wait = max(chain.rate, drawn.rate), self.lookahead_interval - 1
+            chain, drawn_tree = self._forecast_rivals(drafter, budget)
+            self._rival_rate, self._rival_wait = max(chain.rate, drawn_tree.rate), self.lookahead_interval - 1
         return rate > max(self._rival_rate, self._plain_rate)
 
     def _forecast_rivals(self, drafter: object, budget: Budget) -> tuple[ChainForecast, StaticTree]:

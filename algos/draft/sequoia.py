@@ -154,8 +154,8 @@ def _shape(tables: list[_Table], depth: int, nodes: int) -> Shape:
     """Return the best tree with this number of nodes, level by level."""
     parents = [-1]
     level = [(0, nodes)]
-    for left in range(depth, 0, -1):
-        table, deeper = tables[left], []
+    for depth_left in range(depth, 0, -1):
+        table, deeper = tables[depth_left], []
         for node, size in level:
             children = []
             ranks = 0 if table.ranks is None else int(table.ranks[size])
@@ -175,16 +175,16 @@ def acceptance_by_rank(verified: Iterable[tuple[DraftTree, Verdict]], ranks: int
     verified: Trees with enough children at each node, and the verdicts on them. ranks: >= 1. Only nodes with a child of
     that rank count. Raises ValueError if a rank was never tried.
     """
-    tried, kept = [0] * ranks, [0] * ranks
+    tried, accepted = [0] * ranks, [0] * ranks
     for tree, verdict in verified:
         below = tree.children()
         for node, chosen in zip((0, *verdict.path), (*verdict.path, -1), strict=True):
             for rank, child in enumerate(below[node][:ranks]):
                 tried[rank] += 1
-                kept[rank] += child == chosen
+                accepted[rank] += child == chosen
     if min(tried) == 0:
         raise ValueError(f"acceptance_by_rank: rank {tried.index(0)} was never tried; decode with wider trees")
-    return tuple(hits / trials for hits, trials in zip(kept, tried, strict=True))
+    return tuple(hits / trials for hits, trials in zip(accepted, tried, strict=True))
 
 
 _EXAMPLE: Final[Mapping[str, Any]] = {

@@ -46,7 +46,7 @@ def check_limits(settings: Mapping[str, Any], max_nodes: int, vocab_size: int) -
     if sum(widths) > drafted:
         raise ValueError(f"setting widths: expected at most {drafted} nodes in all levels, got {sum(widths)}: {scored}")
     shape = ranked_shape(widths)
-    node, children = max(Counter(shape[1:]).items(), key=lambda held: held[1], default=(0, 0))
+    node, children = max(Counter(shape[1:]).items(), key=lambda item: item[1], default=(0, 0))
     if children > vocab_size:
         level = 1
         while node:

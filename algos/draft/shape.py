@@ -31,10 +31,10 @@ def ranked_shape(widths: tuple[int, ...]) -> Shape:
     level = [(0, 0)]
     for width in widths:
         room = [(cost + rank, node, rank) for node, cost in level for rank in range(width)]
-        kept = sorted(sorted(room)[:width], key=lambda child: child[1:])
+        nodes = sorted(sorted(room)[:width], key=lambda child: child[1:])
         first = len(parents)
-        parents.extend(parent for _, parent, _ in kept)
-        level = [(first + turn, cost) for turn, (cost, _, _) in enumerate(kept)]
+        parents.extend(parent for _, parent, _ in nodes)
+        level = [(first + turn, cost) for turn, (cost, _, _) in enumerate(nodes)]
     return tuple(parents)
 
 
@@ -53,9 +53,9 @@ def within(shape: Shape, budget: Budget) -> Shape:
         costs.append(costs[above] + 1 + children[above])
         children[above] += 1
     allowed = [node for node in range(len(shape)) if depths[node] <= max(0, budget.max_depth)]
-    kept = sorted(sorted(allowed, key=lambda node: (costs[node], node))[: max(1, budget.max_nodes)])
-    place = {node: turn for turn, node in enumerate(kept)}
-    return tuple(place[shape[node]] if node else -1 for node in kept)
+    nodes = sorted(sorted(allowed, key=lambda node: (costs[node], node))[: max(1, budget.max_nodes)])
+    place = {node: turn for turn, node in enumerate(nodes)}
+    return tuple(place[shape[node]] if node else -1 for node in nodes)
 
 
 def fill_sampled(
@@ -93,8 +93,8 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
     """Fill `shape` with the likeliest tokens as point proposals, with one drafter pass per level."""
 
     def pick(distributions: FloatArray, counts: list[int], first: int) -> list[list[int]]:
-        found = top(distributions, max(counts))
-        rows = zip(found.tokens.tolist(), found.probs.tolist(), counts, strict=True)
+        likeliest = top(distributions, max(counts))
+        rows = zip(likeliest.tokens.tolist(), likeliest.probs.tolist(), counts, strict=True)
         return [
             [token for token, prob in zip(tokens[:count], probs[:count], strict=True) if prob > 0.0]
             for tokens, probs, count in rows
@@ -108,12 +108,12 @@ def _draw_siblings(distribution: FloatArray, count: int, first: int, chance: Cha
     """Draw `count` tokens, for the nodes from `first` on; repeats: With replacement."""
     # A distribution cut by top-k has few nonzero entries; drawing from these alone gives the same result faster.
     support = distribution.nonzero()[0]
-    left = distribution[support].astype(np.float64)
+    weights = distribution[support].astype(np.float64)
     tokens: list[int] = []
     for node in range(first, first + (count if repeats else min(count, support.size))):
-        place = chance.draw(left, At(Role.DRAFT, node))
+        place = chance.draw(weights, At(Role.DRAFT, node))
         if not repeats:
-            left[place] = 0.0
+            weights[place] = 0.0
         tokens.append(int(support[place]))
     return tokens
 
@@ -121,7 +121,7 @@ def _draw_siblings(distribution: FloatArray, count: int, first: int, chance: Cha
 def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> FilledTree:
     """Fill the shape level by level: expand the nodes that have children, and pick these children."""
     below = children(shape)
-    drafted, parents, draft_rows, held = [root], [-1], [-1], list[FloatArray]()
+    drafted, parents, draft_rows, level_distributions = [root], [-1], [-1], list[FloatArray]()
     rows = 0
     level = [(0, 0)] if below[0] else []  # (node of the tree, node of the shape)
     while level:
@@ -129,7 +129,7 @@ def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> FilledTree
         above = [parents[node] for node, _ in level]
         ids = [draft_rows[node] if node >= 0 else -1 for node in above]
         distributions = drafter.expand(np.array([drafted[node] for node, _ in level]), np.array(ids))
-        held.append(distributions)
+        level_distributions.append(distributions)
         picked = pick(distributions, [len(below[place]) for _, place in level], len(drafted))
         deeper = []
         for (node, place), tokens in zip(level, picked, strict=True):
@@ -142,4 +142,4 @@ def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> FilledTree
                 parents.append(node)
                 draft_rows.append(-1)
         level = deeper
-    return FilledTree(np.array(drafted), np.array(parents), np.array(draft_rows), held)
+    return FilledTree(np.array(drafted), np.array(parents), np.array(draft_rows), level_distributions)

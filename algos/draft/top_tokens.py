@@ -41,9 +41,9 @@ def top(distributions: FloatArray, count: int) -> Top:
     if short:
         missing = places >= starts[1:, None]
         places[missing] = 0
-    found = survivors[order[places]]
-    tokens = found % vocab_size
-    probs = np.minimum(flat[found].astype(np.float64), 1.0)
+    indices = survivors[order[places]]
+    tokens = indices % vocab_size
+    probs = np.minimum(flat[indices].astype(np.float64), 1.0)
     if short:
         tokens[missing], probs[missing] = 0, 0.0
     return Top(tokens, probs)

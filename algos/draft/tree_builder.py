@@ -49,20 +49,22 @@ class TreeBuilder:
         Makes one drafter pass. Without candidates of positive score, makes no pass and returns False.
         """
         if not self.levels:
-            found = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)
-            chances = found.probs if adjust is None else adjust(found.probs)
-            level = DraftLevel([-1], found.tokens, found.probs, chances.reshape(-1), 0)
+            likeliest = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)
+            chances = likeliest.probs if adjust is None else adjust(likeliest.probs)
+            level = DraftLevel([-1], likeliest.tokens, likeliest.probs, chances.reshape(-1), 0)
         else:
             last = self.levels[-1]
             best = best_first(last.scores, frontier)
             if not best.size:
                 return False
-            held = self._expanded - len(last.expanded)
-            distributions = self._drafter.expand(last.tokens.reshape(-1)[best], held + best // last.tokens.shape[1])
-            found = top(distributions, children)
-            scores = last.scores[best][:, None] * (found.probs if adjust is None else adjust(found.probs))
+            offset = self._expanded - len(last.expanded)
+            distributions = self._drafter.expand(last.tokens.reshape(-1)[best], offset + best // last.tokens.shape[1])
+            likeliest = top(distributions, children)
+            scores = last.scores[best][:, None] * (likeliest.probs if adjust is None else adjust(likeliest.probs))
             expanded = (best + last.first).tolist()
-            level = DraftLevel(expanded, found.tokens, found.probs, scores.reshape(-1), last.first + last.scores.size)
+            level = DraftLevel(
+                expanded, likeliest.tokens, likeliest.probs, scores.reshape(-1), last.first + last.scores.size
+            )
         self._expanded += len(level.expanded)
         self.levels.append(level)
         return True
@@ -98,15 +100,15 @@ class TreeBuilder:
 
     def tree(self, count: int) -> DraftTree:
         """Return the tree of the `count` best candidates (ties: created first); it contains all their parents."""
-        kept = best_first(self.scores(), count)
-        kept.sort()
-        tokens, parents = np.empty(kept.size + 1, dtype=np.int64), np.empty(kept.size + 1, dtype=np.int64)
+        numbers = best_first(self.scores(), count)
+        numbers.sort()
+        tokens, parents = np.empty(numbers.size + 1, dtype=np.int64), np.empty(numbers.size + 1, dtype=np.int64)
         tokens[0], parents[0] = self.root, -1
-        if kept.size:
-            tokens[1:] = np.concatenate([level.tokens.reshape(-1) for level in self.levels])[kept]
+        if numbers.size:
+            tokens[1:] = np.concatenate([level.tokens.reshape(-1) for level in self.levels])[numbers]
             above = [np.array(level.expanded).repeat(level.tokens.shape[1]) for level in self.levels]
             # The root's number -1 sorts before all kept numbers, so it becomes 0.
-            parents[1:] = kept.searchsorted(np.concatenate(above)[kept], side="right")
+            parents[1:] = numbers.searchsorted(np.concatenate(above)[numbers], side="right")
         return point_tree(tokens, parents, self._drafter.vocab_size)
 
 

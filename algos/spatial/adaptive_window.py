@@ -43,28 +43,28 @@ class AdaptiveWindow:
 
     def __call__(self, front: RowFront, cell: int, distribution: FloatArray) -> int | None:
         missing = front.missing_before(cell)
-        held = self._held.pop(cell, None)
-        if held is None:
+        draft = self._held.pop(cell, None)
+        if draft is None:
             token = self.chance.draw(distribution, At(self.role, cell))
             if missing and front.opens_row(cell):
                 self._held[cell] = Held(token, np.array(distribution), missing)
                 return None
             return token
-        if missing == held.missing:
-            self._held[cell] = held
+        if missing == draft.missing:
+            self._held[cell] = draft
             return None
-        token, kept = self._test(held, distribution, 2 * (cell * front.region.size + missing))
-        if kept or not missing:
+        token, accepted = self._test(draft, distribution, 2 * (cell * front.region.size + missing))
+        if accepted or not missing:
             return token
         self._held[cell] = Held(token, np.array(distribution), missing)
         return None
 
-    def _test(self, held: Held, distribution: FloatArray, node: int) -> tuple[int, bool]:
+    def _test(self, draft: Held, distribution: FloatArray, node: int) -> tuple[int, bool]:
         if self.chance.flip(
-            float(distribution[held.token]), At(Role.WINDOW, node), out_of=float(held.distribution[held.token])
+            float(distribution[draft.token]), At(Role.WINDOW, node), out_of=float(draft.distribution[draft.token])
         ):
-            return held.token, True
-        rest = excess(distribution, held.distribution)
+            return draft.token, True
+        rest = excess(distribution, draft.distribution)
         if not rest.any():  # the distributions differ only by rounding
-            return held.token, True
+            return draft.token, True
         return self.chance.draw(rest, At(Role.WINDOW, node + 1)), False

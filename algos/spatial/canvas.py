@@ -77,9 +77,9 @@ class Canvas:
 
     def distributions(self, wanted: IntArray) -> FloatArray:
         """Return the distributions [n, V] of undecided cells `wanted` [n], ascending, given earlier decided cells."""
-        found = self._distributions(wanted, None, None)
+        distributions = self._distributions(wanted, None, None)
         self.keep()
-        return found
+        return distributions
 
     def draft_distributions(self, wanted: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
         """Like `distributions`, but a cell also sees earlier drafts of its own group. Call `keep` after the verdict.
@@ -94,26 +94,26 @@ class Canvas:
         if self._fed is None:
             return
         rows, cells, tokens = self._fed
-        kept = (self.tokens[cells] == tokens) & ~self.cached[cells]
-        if kept.any():
-            self.target.commit(rows[kept])
-            self.cached[cells[kept]] = True
+        kept_mask = (self.tokens[cells] == tokens) & ~self.cached[cells]
+        if kept_mask.any():
+            self.target.commit(rows[kept_mask])
+            self.cached[cells[kept_mask]] = True
         self._fed = None
 
     def recompute(self, cells: IntArray) -> None:
         """Have the keys of these decided cells [n] recomputed together: the next pass feeds them again."""
         self.cached[cells] = False
 
-    def _distributions(self, wanted: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
-        held = [cell in self.known for cell in wanted.tolist()] if self.known else []
-        if not any(held):
-            return self._score(wanted - 1, drafts, groups)
-        found, asked = np.empty((wanted.size, self.target.vocab_size)), ~np.array(held)
-        for place in np.flatnonzero(held):
-            found[place] = self.known.pop(int(wanted[place]))
-        if asked.any():
-            found[asked] = self._score(wanted[asked] - 1, drafts, groups)
-        return found
+    def _distributions(self, cells: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
+        is_known = [cell in self.known for cell in cells.tolist()] if self.known else []
+        if not any(is_known):
+            return self._score(cells - 1, drafts, groups)
+        distributions, unknown = np.empty((cells.size, self.target.vocab_size)), ~np.array(is_known)
+        for place in np.flatnonzero(is_known):
+            distributions[place] = self.known.pop(int(cells[place]))
+        if unknown.any():
+            distributions[unknown] = self._score(cells[unknown] - 1, drafts, groups)
+        return distributions
 
     def _score(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
         """Run one pass and return the distributions [n, V] after the cells `before` [n] (ascending)."""
@@ -144,8 +144,8 @@ class Canvas:
         proxied = tokens == NO_TOKEN
         if proxied.any():
             tokens[proxied] = self.tokens[self._decided_before(cells[proxied])]
-        own = (~proxied).nonzero()[0]
-        self._fed = (own, cells[own], tokens[own])
+        rows = (~proxied).nonzero()[0]
+        self._fed = (rows, cells[rows], tokens[rows])
         cached = self.cached[None, :] & (np.arange(decided.size)[None, :] < cells[:, None])
         return Feed(cells, tokens, visible, cached)
 

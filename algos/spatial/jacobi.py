@@ -85,11 +85,11 @@ class HeldWindow:
 
         Drafts beyond a shorter `length` are not changed.
         """
-        cell, wanted = len(self._tokens), min(self.window.length, length)
+        cell, count = len(self._tokens), min(self.window.length, length)
         drafts = _refilled(
-            self._tokens, self._drafts[:wanted], wanted, self._table, self.window.refill, self.vocab_size, chance
+            self._tokens, self._drafts[:count], count, self._table, self.window.refill, self.vocab_size, chance
         )
-        self._drafts[:wanted] = drafts
+        self._drafts[:count] = drafts
         if not drafts:
             return root_only(self._tokens[-1], self.vocab_size)
         window = self.window
@@ -110,18 +110,18 @@ class HeldWindow:
         done = len(verdict.path) + 1
         last = tree.depth
         nodes, behind = tail_nodes(tree, verdict.path, last), drafts[max(done, last) :]
-        held, known = drafts[done:last], list(self._tokens)
+        old_drafts, prefix = drafts[done:last], list(self._tokens)
         drafts = []
-        for place, (draft, node) in enumerate(zip(held, nodes, strict=True), start=done):
+        for place, (draft, node) in enumerate(zip(old_drafts, nodes, strict=True), start=done):
             row, left = self._said(probs[node]), int(tree.tokens[node])
             table.see(cell + place, left, row)
-            distribution = table.redraft(known, left, row)
+            distribution = table.redraft(prefix, left, row)
             drafts.append(_redrawn(draft, distribution, cell + place, chance, window, self.noise))
-            known.append(drafts[-1].token)
-        if window.last_row and done <= last and len(known) < self.grid.cells - 1:
+            prefix.append(drafts[-1].token)
+        if window.last_row and done <= last and len(prefix) < self.grid.cells - 1:
             row, left = self._said(probs[last]), int(tree.tokens[last])
-            table.see(len(known), left, row)
-            distribution, cell = table.redraft(known, left, row), len(known)
+            table.see(len(prefix), left, row)
+            distribution, cell = table.redraft(prefix, left, row), len(prefix)
             if behind:
                 drafts.append(_redrawn(behind.pop(0), distribution, cell, chance, window, self.noise))
             else:
@@ -159,27 +159,27 @@ def _drawn(distribution: FloatArray, cell: int, chance: Chance, noise: Noise | N
 def _refilled(
     tokens: list[int],
     drafts: list[WindowDraft],
-    wanted: int,
+    count: int,
     table: LookupTable,
     refill: Refill,
     vocab_size: int,
     chance: Chance,
 ) -> list[WindowDraft]:
-    """Return `drafts`, of which there are at most `wanted`, filled up to `wanted` cells."""
+    """Return `drafts`, of which there are at most `count`, filled up to `count` cells."""
     drafts, width = list(drafts), table.grid.width
-    known = tokens + [draft.token for draft in drafts]
-    for cell in range(len(known), len(tokens) + wanted):
+    prefix = tokens + [draft.token for draft in drafts]
+    for cell in range(len(prefix), len(tokens) + count):
         if refill in ("uniform", "random"):
             distribution = np.full(vocab_size, 1.0 / vocab_size)
             token = chance.draw(distribution, At(Role.REFILL, cell))
             distribution = _certain(token, vocab_size) if refill == "random" else distribution
-        elif refill == "lookup" and (found := table.guess(known)) is not None:
-            distribution = found
+        elif refill == "lookup" and (guess := table.guess(prefix)) is not None:
+            distribution = guess
             token = chance.draw(distribution, At(Role.REFILL, cell))
         else:
-            token = known[_copied_cell(cell, width, refill)]
+            token = prefix[_copied_cell(cell, width, refill)]
             distribution = _certain(token, vocab_size)
-        known.append(token)
+        prefix.append(token)
         drafts.append(WindowDraft(token, distribution))
     return drafts
 
@@ -191,8 +191,8 @@ def _copied_cell(cell: int, width: int, refill: Refill) -> int:
 
 
 def _certain(token: int, vocab_size: int) -> FloatArray:
-    found: FloatArray = np.eye(1, vocab_size, token)[0]
-    return found
+    one_hot: FloatArray = np.eye(1, vocab_size, token)[0]
+    return one_hot
 
 
 @dataclass(slots=True)

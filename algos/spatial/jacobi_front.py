@@ -120,10 +120,12 @@ def jacobi_front_steps(
         rows = {row: [row * grid.width + column for column in span] for row, span in spans.items()}
         for cells in rows.values():
             drafts.refill(cells, canvas, settings.refill, here)
-        wanted = [cell for cells in rows.values() for cell in cells]
+        front_cells = [cell for cells in rows.values() for cell in cells]
         distributions = dict(
             zip(
-                wanted, canvas.draft_distributions(np.array(wanted, dtype=np.int64), drafts.tokens, groups), strict=True
+                front_cells,
+                canvas.draft_distributions(np.array(front_cells, dtype=np.int64), drafts.tokens, groups),
+                strict=True,
             )
         )
         decided: list[int] = []
@@ -131,7 +133,7 @@ def jacobi_front_steps(
             may_redraw = settings.redraw == "all" or row == min(rows)
             decided.extend(_judge_row(cells, distributions, drafts, canvas, may_redraw, here))
         canvas.keep()
-        for cell in set(wanted) - set(decided):
+        for cell in set(front_cells) - set(decided):
             drafts.tokens[cell] = here.draw(distributions[cell], At(Role.DRAFT, cell))
             drafts.distributions[cell] = distributions[cell]
         steps.append(tuple(sorted(decided)))

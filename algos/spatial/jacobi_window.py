@@ -116,8 +116,8 @@ def drawn_for(rule: RuleSpec, coupling: Coupling, candidates: int = 1) -> Drawn:
             "decides token by token, such as 'chain'"
         )
     if candidates == 1:
-        known: tuple[Drawn, ...] = ("iid", "without_replacement")
-        fits = [drawn for drawn in known if drawn in rule.drawn]
+        options: tuple[Drawn, ...] = ("iid", "without_replacement")
+        fits = [drawn for drawn in options if drawn in rule.drawn]
         if rule.greedy or not fits:
             raise ValueError(
                 f"jacobi: rule '{rule.name}' does not judge drawn tokens; a Jacobi window is a chain of drawn tokens, "
@@ -173,9 +173,9 @@ def window_tree(
         below = list[int]()
         for node in level:
             rows[node] = place
-            held = node == place
-            below += [place + 1] if held else []
-            for token in proposals[place][held:]:
+            on_chain = node == place
+            below += [place + 1] if on_chain else []
+            for token in proposals[place][on_chain:]:
                 below.append(len(tokens))
                 tokens.append(token)
                 parents.append(node)
@@ -193,12 +193,12 @@ def window_tree(
 def _proposals(draft: WindowDraft, candidates: int, address: int, chance: Chance) -> list[int]:
     """Return the held token, then others drawn one by one, without replacement, from its distribution."""
     tokens = [draft.token]
-    left = draft.distribution.copy()
+    weights = draft.distribution.copy()
     for place in range(1, candidates):
-        left[tokens[-1]] = 0.0
-        if not left.any():
+        weights[tokens[-1]] = 0.0
+        if not weights.any():
             break
-        tokens.append(chance.draw(left, At(Role.CANDIDATE, address + place)))
+        tokens.append(chance.draw(weights, At(Role.CANDIDATE, address + place)))
     return tokens
 
 
@@ -261,14 +261,14 @@ class LookupTable:
             return again
         row, column = divmod(cell, self.grid.width)
         weight = self.weight
-        found = self._beside.get((left, known[cell - self.grid.width])) if weight and row and column else None
-        return distribution if found is None else weight * found + (1.0 - weight) * distribution
+        entry = self._beside.get((left, known[cell - self.grid.width])) if weight and row and column else None
+        return distribution if entry is None else weight * entry + (1.0 - weight) * distribution
 
     def guess(self, known: list[int]) -> FloatArray | None:
         """Return a distribution for a cell that no pass has covered: by left and above, by left, or by above."""
         row, column = divmod(len(known), self.grid.width)
         above = known[len(known) - self.grid.width] if row else None
-        found = self._beside.get((known[-1], above)) if column and above is not None else None
-        if found is None and column:
-            found = self._left.get(known[-1])
-        return self._above.get(above) if found is None and above is not None else found
+        entry = self._beside.get((known[-1], above)) if column and above is not None else None
+        if entry is None and column:
+            entry = self._left.get(known[-1])
+        return self._above.get(above) if entry is None and above is not None else entry

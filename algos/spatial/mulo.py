@@ -154,8 +154,8 @@ def verify_and_repair(
     inside[cells] = True
     refused = rejected.reshape(grid)
     region = repair.region(refused) & inside.reshape(grid)
-    kept = cells[~region.reshape(-1)[cells]]
-    canvas.put_all(kept, drafts[kept])
+    kept_cells = cells[~region.reshape(-1)[cells]]
+    canvas.put_all(kept_cells, drafts[kept_cells])
     canvas.keep()
     from_residual = refused & ~redrawn_anyway(refused, repair.radius)
     in_residual = from_residual.reshape(-1).tolist()

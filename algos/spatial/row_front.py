@@ -139,10 +139,10 @@ def _may_be_decided(columns: IntArray, slant: IntArray) -> BoolArray:
 
 def schedule(fronts: Sequence[RowFront]) -> tuple[IntArray, ...]:
     """Return the cells decided in each step, ascending, if all fronts decide all ready cells in each step."""
-    left = list(fronts)
+    current_fronts = list(fronts)
     steps: list[IntArray] = []
-    while any(not front.done for front in left):
-        ready = [front.ready() for front in left]
+    while any(not front.done for front in current_fronts):
+        ready = [front.ready() for front in current_fronts]
         steps.append(np.sort(np.concatenate(ready)))
-        left = [front.after(cells) for front, cells in zip(left, ready, strict=True)]
+        current_fronts = [front.after(cells) for front, cells in zip(current_fronts, ready, strict=True)]
     return tuple(steps)

@@ -41,8 +41,8 @@ def chooser(chance: Chance, adaptive: bool, role: Role = Role.CELL, greedy: bool
 
 def likeliest(distribution: FloatArray) -> FloatArray:
     """Return the distribution [V] at temperature 0: one-hot at the first of the largest entries."""
-    found: FloatArray = np.eye(1, distribution.size, int(distribution.argmax()))[0]
-    return found
+    one_hot: FloatArray = np.eye(1, distribution.size, int(distribution.argmax()))[0]
+    return one_hot
 
 
 def zipar_steps(

@@ -154,24 +154,24 @@ def measure(
     samples, and the number of rounds.
     """
     finished = [] if finished is None else finished
-    left, taken, started = list(run), len(finished), perf_counter()
-    for _ in range(turns(len(run)) * taken):
+    loops, rounds_done, started = list(run), len(finished), perf_counter()
+    for _ in range(turns(len(run)) * rounds_done):
         report()
-    for turn in (0, *range(taken + 1, rounds + 1)) if taken < rounds else ():
-        if turn and taken and perf_counter() - started > most_seconds:
+    for turn in (0, *range(rounds_done + 1, rounds + 1)) if rounds_done < rounds else ():
+        if turn and rounds_done and perf_counter() - started > most_seconds:
             break
         bursts = list[CycleSamples]()
         target.prepare(conditions[turn % len(conditions)])
-        for some in grouped(left):
+        for some in grouped(loops):
             samples, refused = burst(target, drafter, some, turn, MOST_CYCLES if turn else WARM_UP, report)
-            left = [loop for loop in left if loop not in refused]
+            loops = [loop for loop in loops if loop not in refused]
             if turn:
                 bursts.append(samples)
         if turn:
             finished.append(bursts)
-            taken = turn
+            rounds_done = turn
             keep()
-    return at_mean_speed([burst for bursts in finished for burst in bursts]), taken
+    return at_mean_speed([burst for bursts in finished for burst in bursts]), rounds_done
 
 
 def grouped(run: Sequence[CostLoop]) -> list[Sequence[CostLoop]]:

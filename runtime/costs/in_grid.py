@@ -194,13 +194,13 @@ def _draw_all(
         refusing = RefuseShare(rule, share, np.random.default_rng(turn))
         started = perf_counter()
         done = draft_and_repair(high, draft.drafter, refusing, repair, grid.height, chance)
-        drawn = sum(int(cycle.region.sum()) for cycle in done.cycles)
+        drawn_cells = sum(int(cycle.region.sum()) for cycle in done.cycles)
         if draft.target is None or draft.resampler is None:
-            _host(samples, started, (high,), 0.0, drawn + grid.cells, judged=True)
+            _host(samples, started, (high,), 0.0, drawn_cells + grid.cells, judged=True)
             continue
         samples.passes[draft.name, 1].append(1e3 * draft.resampler.seconds)
         passes = high, draft.target
-        _host(samples, started, passes, draft.resampler.seconds, drawn + draft.target.grid.cells, judged=True)
+        _host(samples, started, passes, draft.resampler.seconds, drawn_cells + draft.target.grid.cells, judged=True)
 
 
 class _Draft(NamedTuple):
@@ -232,11 +232,11 @@ def _windows(width: int) -> tuple[int, ...]:
 
 
 def _host(
-    samples: CycleSamples, started: float, passed: Sequence[TimedCells], others: float, drawn: int, *, judged: bool
+    samples: CycleSamples, started: float, passed: Sequence[TimedCells], others: float, cells: int, *, judged: bool
 ) -> None:
     """Store an image's host time (all except its passes and `others` seconds), by its passes and drawn cells."""
     seconds = perf_counter() - started - others - sum(one.seconds for one in passed)
-    kind = CycleKind(CELLS, sum(one.passes for one in passed), drawn, judged)
+    kind = CycleKind(CELLS, sum(one.passes for one in passed), cells, judged)
     samples.host[kind].append(1e3 * seconds)
     for one in passed:
         one.seconds, one.passes = 0.0, 0

@@ -108,10 +108,10 @@ class InterleavedCurve:
 
     def _next_piece(self) -> dict[str, Any]:
         turn, place = divmod(self.pieces, self.pieces_in_a_round)
-        taken = passes.one_round(self._target, self._drafter, passes.halfway(self._target))
-        piece: dict[str, Any] = {"passes": [{str(size): one for size, one in some.items()} for some in taken]}
-        shown = conditions_of(self._models)
-        condition = shown[turn % len(shown)]
+        pass_samples = passes.one_round(self._target, self._drafter, passes.halfway(self._target))
+        piece: dict[str, Any] = {"passes": [{str(size): one for size, one in some.items()} for some in pass_samples]}
+        conditions = conditions_of(self._models)
+        condition = conditions[turn % len(conditions)]
         if place < len(self._groups):
             self._target.prepare(condition)
             timed, _ = in_cycle.burst(self._target, self._drafter, self._groups[place], turn + 1)
@@ -150,5 +150,5 @@ class InterleavedCurve:
         return [CycleSamples.from_dict(piece[kind]) for piece in self._pieces if kind in piece]
 
     def _sizes(self, part: int) -> passes.BySize:
-        taken: list[Mapping[str, Any]] = [piece["passes"][part] for piece in self._pieces if "passes" in piece]
-        return {int(size): [passes.PassSample(*one[size]) for one in taken] for size in taken[0]}
+        pass_samples: list[Mapping[str, Any]] = [piece["passes"][part] for piece in self._pieces if "passes" in piece]
+        return {int(size): [passes.PassSample(*one[size]) for one in pass_samples] for size in pass_samples[0]}

@@ -55,12 +55,12 @@ def all_loops(
         (2, 50, 60),
         (5, 10, MOST_NODES - 1),
     )
-    drawn = ((2, 2, 1, 1), (4, 8, 8), (2, 4, 8, 16), (8, 16, 14, 11, 8))  # the last is EAGLE-1's own
+    drawn_widths = ((2, 2, 1, 1), (4, 8, 8), (2, 4, 8, 16), (8, 16, 14, 11, 8))  # the last is EAGLE-1's own
     bundles = ((4, 1, 2), (2, 0, 4), (2, 2, 2), (3, 3, 5))  # paths, trunk and branch of delayed trees
     return (
         *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12, 15) if chains),
         *(CostLoop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
-        *(CostLoop("sampled", Eagle1(widths), WithoutReplacement()) for widths in drawn),
+        *(CostLoop("sampled", Eagle1(widths), WithoutReplacement()) for widths in drawn_widths),
         *(CostLoop("ranked", Eagle2(*settings), point) for settings in ranked),
         *(CostLoop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
         *(CostLoop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),

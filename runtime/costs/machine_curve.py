@@ -113,9 +113,9 @@ def curve_of(
     """
     if models.loaded_drafter is None:
         return None
-    kept = None if renew else kept_curve(models, sampling)
-    if kept is not None and not (full and not kept.in_grid):
-        return kept
+    stored_curve = None if renew else kept_curve(models, sampling)
+    if stored_curve is not None and not (full and not stored_curve.in_grid):
+        return stored_curve
     path = curve_path(models, sampling)
     # An interrupted short measurement is not reused for a full one, which has more rounds and other loops.
     partial = PartialCurve.of(path.with_suffix(".full.json") if full else path, renew=renew)
@@ -157,7 +157,7 @@ def _measure(
     target.sample_by(sampling)
     drafter.sample_by(sampling)
     started = perf_counter()
-    shown = conditions_of(models)
+    conditions = conditions_of(models)
     rounds, images = _ROUNDS[full], _IMAGES[full]
     kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]]))
     most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1) + (images + 1 if full else 0)
@@ -176,12 +176,12 @@ def _measure(
     verify, draft = passes.measure_passes(target, drafter, rounds, step, (partial.verify, partial.draft), keep)
     curve = {**header_of(models, sampling, full=full), **passes_alone(verify, draft)}
     run = _loops(target, drafter, full, curve["verify_ms"], curve["draft_ms"])
-    timed = (images, shown, step, _SECONDS[full], partial.rounds, partial.save)
-    cycles, taken = in_cycle.measure(target, drafter, run, *timed)
-    curve[IN_CYCLE] = samples.to_dict(cycles, taken, curve)
+    timed = (images, conditions, step, _SECONDS[full], partial.rounds, partial.save)
+    cycles, rounds_done = in_cycle.measure(target, drafter, run, *timed)
+    curve[IN_CYCLE] = samples.to_dict(cycles, rounds_done, curve)
     if full:
         low, plain = low_targets(models.folder_models(), sampling), curve[IN_CYCLE]["plain"]
-        cells = in_grid.measure(target, low, images, shown, step, plain["target_ms"] + plain["host_ms"])
+        cells = in_grid.measure(target, low, images, conditions, step, plain["target_ms"] + plain["host_ms"])
         curve[IN_GRID] = in_grid.to_dict(cells, low, target.grid, images, curve["verify_ms"])
     if report is not None:
         report(most, most)
@@ -207,16 +207,16 @@ def header_of(models: OpenModels, sampling: SamplingParams, *, full: bool) -> di
 def passes_alone(verify: passes.BySize, draft: passes.BySize) -> dict[str, Any]:
     """The parts of a curve for passes repeated alone: medians, and the spread of the samples."""
     parts: dict[str, Any] = {}
-    for name, taken in (("verify", verify), ("draft", draft)):
-        spread = passes.columns(taken)
+    for name, by_size in (("verify", verify), ("draft", draft)):
+        spread = passes.columns(by_size)
         parts |= {f"{name}_ms": spread.pop("median"), f"{name}_spread_ms": spread}
     return parts
 
 
 def conditions_of(models: OpenModels) -> tuple[EncodedCondition, ...]:
     """Conditions of the timed images: prompts of the grammar, or else an example of the target's encoder."""
-    encoder, own = models.high.encoder, models.folder_models()
-    if own is not None and takes_grammar(own.index):
+    encoder, folder_models = models.high.encoder, models.folder_models()
+    if folder_models is not None and takes_grammar(folder_models.index):
         return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
 
@@ -255,8 +255,8 @@ def _loops(
 
 
 def _engine_version(backend: str) -> str:
-    known: dict[str, tuple[str, ...]] = {"cpu": WHEELS, "live": ("torch",)}
-    for package in WHEELS if gpu_backend(backend) else known.get(backend, (backend, f"{backend}-cu13")):
+    packages: dict[str, tuple[str, ...]] = {"cpu": WHEELS, "live": ("torch",)}
+    for package in WHEELS if gpu_backend(backend) else packages.get(backend, (backend, f"{backend}-cu13")):
         try:
             return version(package)
         except PackageNotFoundError:

@@ -113,9 +113,9 @@ def measure_passes(
 def sizes_of(target: EngineTarget, drafter: EngineDrafter) -> tuple[list[int], list[int]]:
     """Sizes of target passes and of drafter passes that the engines support."""
     rows = target.engine.rows
-    left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions(rows) or VERIFY_SIZES[-1])
+    largest = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions(rows) or VERIFY_SIZES[-1])
     widest = drafter.decoder.max_positions(rows) or DRAFT_SIZES[-1]
-    return [size for size in VERIFY_SIZES if size <= left], [size for size in DRAFT_SIZES if size <= widest]
+    return [size for size in VERIFY_SIZES if size <= largest], [size for size in DRAFT_SIZES if size <= widest]
 
 
 def one_round(
@@ -136,9 +136,9 @@ def one_round(
 def columns(samples: BySize) -> Columns:
     """The statistics of every size."""
     columns: Columns = {"median": [], "p10": [], "p90": [], "least": [], "graph": []}
-    for count, taken in samples.items():
-        totals = np.array([sample.total_ms for sample in taken])
-        graph = float(np.median([sample.graph_ms for sample in taken]))
+    for count, pass_samples in samples.items():
+        totals = np.array([sample.total_ms for sample in pass_samples])
+        graph = float(np.median([sample.graph_ms for sample in pass_samples]))
         low, median, high = np.percentile(totals, (10, 50, 90))
         figures = {"median": median, "p10": low, "p90": high, "least": totals.min(), "graph": graph}
         for name, figure in figures.items():

@@ -145,12 +145,12 @@ def curve(cycles: CycleSamples, what: str, alone: Sequence[Sequence[float]] = ()
     ms, counts = (np.array([figure(samples[size]) for size in sizes.tolist()]) for figure in (typical, len))
     if alone and sizes.size:
         ms = smoothed(sizes, ms, counts, alone)
-    found = [list(row) for row in zip(sizes.tolist(), ms.tolist(), strict=True)]
+    rows = [list(row) for row in zip(sizes.tolist(), ms.tolist(), strict=True)]
     weights = counts.tolist()
     if what == "target" and 1 not in samples:
         plain = cycles.passes["plain", 1]
-        found, weights = [[1, typical(plain)], *found], [len(plain), *weights]
-    return rising(found, weights)
+        rows, weights = [[1, typical(plain)], *rows], [len(plain), *weights]
+    return rising(rows, weights)
 
 
 def smoothed(sizes: IntArray, ms: FloatArray, counts: IntArray, alone: Sequence[Sequence[float]]) -> FloatArray:
@@ -165,9 +165,9 @@ def smoothed(sizes: IntArray, ms: FloatArray, counts: IntArray, alone: Sequence[
     Returns:
         [K] ms.
     """
-    known, times = np.array(rising([[*pair] for pair in alone], [1] * len(alone))).T
-    inside = sizes <= known[-1]
-    base = np.interp(sizes[inside], known, times)
+    alone_sizes, times = np.array(rising([[*pair] for pair in alone], [1] * len(alone))).T
+    inside = sizes <= alone_sizes[-1]
+    base = np.interp(sizes[inside], alone_sizes, times)
     apart = np.subtract.outer(np.log(sizes[inside]), np.log(sizes[inside])) / BANDWIDTH
     near = np.exp(-0.5 * apart**2) * np.minimum(counts[inside], ENOUGH)
     averaged: FloatArray = ms.copy()
@@ -217,7 +217,7 @@ def to_dict(cycles: CycleSamples, rounds: int, alone: Mapping[str, Any]) -> dict
             "target_ms": round(typical(cycles.passes["plain", 1]), 4),
             "host_ms": round(typical(cycles.host[PLAIN_STEP]), 4),
         },
-        **{f"{what}_ms": curve(cycles, what, known) for what, known in repeated.items()},
+        **{f"{what}_ms": curve(cycles, what, points) for what, points in repeated.items()},
         "tree_ms": {name: tree_costs(cycles, name) for name in sorted({call.siblings for call in cycles.tree_calls})},
         "host_ms": {family: host_costs(cycles, family) for family in families},
     }

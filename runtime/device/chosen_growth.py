@@ -167,12 +167,12 @@ class ChosenGrowth:
     def take(self, numbers: Tensor) -> None:
         """Learn from numbers [5 + 3 N] int64: number of new tokens, status, cell after them, last new token, nodes of
         the tree; then the tree's tokens, its parents, and the accepted path."""
-        taken, status, cell, root, count = numbers[:5].tolist()
-        if taken == 0 or status not in (GOING, DONE):
+        new_count, status, cell, root, count = numbers[:5].tolist()
+        if new_count == 0 or status not in (GOING, DONE):
             return
         tokens, parents, path = numbers[5:].view(3, -1).numpy()
         drafted = point_tree(tokens[:count].copy(), parents[:count].copy(), self._drafter.config.vocab_size)
-        self._policy.observe(drafted, Verdict(tuple(path[: taken - 1].tolist()), root), self._cell)
+        self._policy.observe(drafted, Verdict(tuple(path[: new_count - 1].tolist()), root), self._cell)
         self._cell = cell
 
     def _static(self) -> StaticGrowth:

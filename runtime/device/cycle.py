@@ -219,12 +219,12 @@ class DeviceCycle(BatchCycle):
         return self._target.hidden(self._target.embed(tokens), positions, attend)
 
     def _commit(self) -> None:
-        state, path, taken = self.state, self.state.verdicts.path, self.state.verdicts.taken
+        state, path, counts = self.state, self.state.verdicts.path, self.state.verdicts.taken
         most = min(state.envelope.levels + 1, self._nodes())
         if self._lines is not None:
             commit_lines(state.verdicts, self._lines)
-            path, taken, most = self._lines.path, self._lines.counts, 2 * most
-        state.target_cache.commit(path, taken, state.lengths.target, most, walked=True)
+            path, counts, most = self._lines.path, self._lines.counts, 2 * most
+        state.target_cache.commit(path, counts, state.lengths.target, most, walked=True)
 
     def _lay_out_tree(self) -> None:
         state, tree = self.state, self.state.tree

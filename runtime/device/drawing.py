@@ -131,21 +131,21 @@ class _Program(ABC):
         self, tasks: Sequence[ImageTask], watch: Watch | None = None
     ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
         """See `BatchProgram`. Pictures that are drawn together share the time evenly."""
-        drawn, waiting = dict[int, list[float]](), iter(range(len(tasks)))
+        active, waiting = dict[int, list[float]](), iter(range(len(tasks)))
         clocks = self._clocks()
         images = self._decoded(tasks, watch)
         while True:
-            if self._refills or not drawn:
-                free = self._drawer.batch - len(drawn)
-                drawn |= {number: [0.0, 0.0] for number in islice(waiting, free)}
+            if self._refills or not active:
+                free = self._drawer.batch - len(active)
+                active |= {number: [0.0, 0.0] for number in islice(waiting, free)}
             if (ended := next(images, None)) is None:
                 return
             now = self._clocks()
-            for shares in drawn.values():
+            for shares in active.values():
                 for part in range(2):
-                    shares[part] += (now[part] - clocks[part]) / len(drawn)
+                    shares[part] += (now[part] - clocks[part]) / len(active)
             clocks, (number, image) = now, ended
-            yield number, self.outcome(tasks[number], image, *drawn.pop(number))
+            yield number, self.outcome(tasks[number], image, *active.pop(number))
             clocks = self._clocks()  # a caller may have decoded and written the picture
 
     def _clocks(self) -> tuple[float, float]:
@@ -279,11 +279,11 @@ class CapturedProgram(_Program):
             batch = self._models.embed(conditions)
             small = None if self._low is None else self._low.embed(conditions)
             for place, one in enumerate(part):
-                own = slice(place, None, len(part))
+                rows = slice(place, None, len(part))
                 low = None
                 if small is not None:
-                    low = EmbeddedBatch(small.rows[own], small.hidden[own])
-                yield Arrival(batch.rows[own], one.seed, one.condition.noise_key, batch.hidden[own], low)
+                    low = EmbeddedBatch(small.rows[rows], small.hidden[rows])
+                yield Arrival(batch.rows[rows], one.seed, one.condition.noise_key, batch.hidden[rows], low)
 
 
 class _EagerProgram(_Program):

@@ -114,8 +114,8 @@ def plan_drawing(
             layout = form.layout(grid, target.vocab_size, target.eol_id, count)
             drafting = 0 if low is None else low.draft_bytes(count, rows, target, grid, folder.dtype)
             models = (target, drafter if form.drafts else None, rows, folder.dtype)
-            own = needed_bytes(images, layout.envelope, grid.cells, prefix, *models)
-            most = max(most, images * layout.image_bytes + drafting + own)
+            state_bytes = needed_bytes(images, layout.envelope, grid.cells, prefix, *models)
+            most = max(most, images * layout.image_bytes + drafting + state_bytes)
         return most
 
     engine_decoders, needed = check_engines(folder, forms, forward, batch, rows), buffers(batch)

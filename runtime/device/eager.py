@@ -46,8 +46,8 @@ class EagerLoop:
         noise = torch.from_numpy(_noise(seeds, images, cells)).to(device)
         places = torch.arange(length, device=device)
         unseen = torch.where(places < hidden[:, None], _MASKED, 0.0)
-        own = torch.eye(length, dtype=torch.bool, device=device)
-        bias = torch.where(own, 0.0, causal_bias(length).to(device) + unseen[:, None, :])
+        diagonal = torch.eye(length, dtype=torch.bool, device=device)
+        bias = torch.where(diagonal, 0.0, causal_bias(length).to(device) + unseen[:, None, :])
         past = model.empty_cache(condition.shape[0]), model.empty_cache(condition.shape[0])
         step = model.step_rows(condition, torch.arange(-length, 0, device=device), bias, *past)
         decided = []

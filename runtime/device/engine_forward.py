@@ -130,13 +130,13 @@ class EngineForward:
     def _bound(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
         """Return the bound pass of this size over this cache; the first call binds it."""
         prefill = isinstance(attend, Prefill)
-        known = self._passes.setdefault(attend.cache, {})
-        if (prefill, count) not in known:
+        passes = self._passes.setdefault(attend.cache, {})
+        if (prefill, count) not in passes:
             if prefill:  # conditions vary in length: only the last one's buffers are kept
-                for other in [size for size in known if size[0]]:
-                    del known[other]
-            known[prefill, count] = self._bind(attend, rows, count)
-        return known[prefill, count]
+                for other in [size for size in passes if size[0]]:
+                    del passes[other]
+            passes[prefill, count] = self._bind(attend, rows, count)
+        return passes[prefill, count]
 
     def _bind(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
         cache, config = attend.cache, self.config

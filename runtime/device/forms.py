@@ -192,9 +192,9 @@ def form_of(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> Dev
     """
     config = method.config
     if config.device is None:
-        known = ", ".join(spec.name for spec in METHODS if spec.tuned.at(sampling.temperature).runs_on_device)
+        names = ", ".join(spec.name for spec in METHODS if spec.tuned.at(sampling.temperature).runs_on_device)
         raise DeviceError(
-            f"method '{method.name}' has no form on the device; those that have one: {known}, and POLICY:RULE of "
+            f"method '{method.name}' has no form on the device; those that have one: {names}, and POLICY:RULE of "
             "such parts; choose one of them, or another --backend"
         )
     if config.device_gap is not None:

@@ -63,8 +63,8 @@ class CachedPass(NamedTuple):
             *(self.first, count, fresh.shape[3], rows, positions.shape[0], table.shape[0], heads, shared, width // 2),
         )
         normed = None if norm is None else (norm.weight, norm.eps)
-        given = (turns.table is not None, turns.scales is not None)
-        product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *given)
+        flags = (turns.table is not None, turns.scales is not None)
+        product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *flags)
         buffers = (self.lengths, cache.unseen, self.masks, out, cache.arrivals)
         attention(query, committed, fresh, *buffers, self.live, self.filled)
         return out

@@ -55,15 +55,15 @@ def _remember_numpy_types() -> None:
     from triton.runtime import interpreter
 
     find, address = interpreter._get_np_dtype, np.dtype(np.uint64)
-    known: dict[str, np.dtype[Any]] = {}
+    dtypes: dict[str, np.dtype[Any]] = {}
 
     def numpy_type(kind: Any) -> np.dtype[Any]:
         scalar = kind.element_ty if isinstance(kind, core.block_type) else kind
         if isinstance(scalar, core.pointer_type):
             return address
-        if scalar.name not in known:
-            known[scalar.name] = find(scalar)
-        return known[scalar.name]
+        if scalar.name not in dtypes:
+            dtypes[scalar.name] = find(scalar)
+        return dtypes[scalar.name]
 
     interpreter._get_np_dtype = numpy_type
 

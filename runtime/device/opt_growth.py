@@ -33,8 +33,8 @@ class OptGrowth:
         batch, envelope, device = state.batch, state.envelope, state.roles.device
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
         self._sampler, self.limits, self._max_nodes = sampler, limits, max_nodes
-        levels, width, kept = envelope.levels, envelope.frontier, envelope.nodes - 1
-        lanes = lanes_of(kept)
+        levels, width, draft_nodes = envelope.levels, envelope.frontier, envelope.nodes - 1
+        lanes = lanes_of(draft_nodes)
         assert state.draft_cache is not None
 
         def whole(*shape: int) -> Tensor:
@@ -50,7 +50,7 @@ class OptGrowth:
         self._front = ExpandedRows(
             whole(*rows), whole(*rows), whole(*rows), reals(*rows), whole(*rows, state.draft_cache.words)
         )
-        self._pool, room = Pool(reals(batch, kept), short(batch, kept)), (batch, width * lanes)
+        self._pool, room = Pool(reals(batch, draft_nodes), short(batch, draft_nodes)), (batch, width * lanes)
         self._listed = Listed(short(*room), reals(*room), short(batch))
         least = torch.tensor([threshold], dtype=torch.float64, device=device)
         self._gains = Gains(reals(batch), least, reals(batch), whole(batch), whole(levels, batch))

@@ -60,8 +60,8 @@ def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: 
         if form.engine_gap is not None:
             raise EngineError(f"--forward: {form.engine_gap}; use --forward torch")
         drafts = drafter if form.drafts else None
-        own = passes_of(form, target, drafts, target.grid, max(1, target.prefix), *more)
-        passes = [before.joined(now) for before, now in zip(passes, own, strict=False)]
+        form_passes = passes_of(form, target, drafts, target.grid, max(1, target.prefix), *more)
+        passes = [before.joined(now) for before, now in zip(passes, form_passes, strict=False)]
     return passes
 
 
@@ -137,12 +137,16 @@ def check_engines(
     if forward == TORCH:
         return 0
     passes = passes_of_methods(folder, forms, batch, rows)
-    decoders = [(decoder, own) for decoder, own in zip(folder.decoders, passes, strict=True) if own.layers]
-    for decoder, own in decoders:
+    decoders = [
+        (decoder, decoder_passes)
+        for decoder, decoder_passes in zip(folder.decoders, passes, strict=True)
+        if decoder_passes.layers
+    ]
+    for decoder, decoder_passes in decoders:
         if forward == ONNX:
             onnx_graphs(decoder)
         else:
-            _check_records(decoder, own, forward, batch, rows)
+            _check_records(decoder, decoder_passes, forward, batch, rows)
     return len(decoders)
 
 

@@ -134,11 +134,11 @@ class DeviceRunner:
         words = [[_signed(part[place]) for place in filled.tolist()] for part in (seeds, images)]
         keys = torch.tensor(words, dtype=torch.int64, device=self._device)
         self.clock.restart()
-        self._steps, shown = 0, None if hidden is None else hidden[index]
+        self._steps, slot_hidden = 0, None if hidden is None else hidden[index]
         with self.clock:
             if low is not None:
                 low = EmbeddedBatch(low.rows[index], low.hidden[index])
-            self.cycle.begin(condition[index], keys[0], keys[1], shown, low)
+            self.cycle.begin(condition[index], keys[0], keys[1], slot_hidden, low)
 
     @torch.no_grad()
     def capture(self) -> None:

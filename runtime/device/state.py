@@ -223,8 +223,8 @@ def needed_bytes(
     logits = 2 * 4 * rows * batch * envelope.nodes * target.vocab_size
     features = rows * batch * target.dim * dtype.itemsize * (envelope.nodes + 2 * envelope.frontier)
     buffers = _tensors(tuple(getattr(state, field.name) for field in fields(state)))
-    left = 8 * batch * envelope.nodes * target.vocab_size
-    return logits + features + left + sum(tensor.nbytes for tensor in buffers)
+    residuals = 8 * batch * envelope.nodes * target.vocab_size
+    return logits + features + residuals + sum(tensor.nbytes for tensor in buffers)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

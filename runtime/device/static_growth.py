@@ -192,10 +192,10 @@ def _level_of(shapes: Sequence[_Places], number: int, width: int, words: int, de
         pack_masks([*(shape.seen[place] for place in places), *([] for _ in range(width - len(places)))], words, device)
         for shape, places in pairs
     ]
-    wanted = table([[len(shape.below[place]) for place in places] for shape, places in pairs])
+    child_counts = table([[len(shape.below[place]) for place in places] for shape, places in pairs])
     return ShapeLevel(
         table(here),
-        wanted,
+        child_counts,
         max(1, *(len(shape.below[place]) for shape, places in pairs for place in places)),
         torch.tensor(firsts, device=device),
         max(1, *firsts),

@@ -151,10 +151,10 @@ def open_capturing(
 
 def _load_failure(path: Path, error: Exception) -> Exception:
     """Return the error for a model that was not loaded: out of memory, too many open files, or not a model."""
-    said = str(error)
+    message = str(error)
     if lacks_memory(error):
         return MemoryError(f"{path} does not fit in it")
-    if isinstance(error, OSError) or os.strerror(errno.EMFILE) in said:
+    if isinstance(error, OSError) or os.strerror(errno.EMFILE) in message:
         return OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
     return EngineError(f"{path}: onnxruntime could not load it ({error}); export the model again")
 

@@ -246,12 +246,12 @@ class DeviceBuffers:
 
         def run() -> None:
             assert bound  # keeps the bound buffers alive as long as the pass
-            for mirror, given in moved_in:
-                mirror.copy_(given, non_blocking=True)
+            for mirror, tensor in moved_in:
+                mirror.copy_(tensor, non_blocking=True)
             self._synchronize()  # ONNX Runtime uses its own stream, and waits for it before it returns
             session.run_with_iobinding(binding, options)
-            for given, mirror in moved_out:
-                given.copy_(mirror, non_blocking=True)
+            for tensor, mirror in moved_out:
+                tensor.copy_(mirror, non_blocking=True)
             self._synchronize()
 
         return run

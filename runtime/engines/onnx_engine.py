@@ -171,11 +171,11 @@ class OnnxEngine:
         self._buffers = decoder.buffers(rows)
         self.memory: Any = self._buffers.memory
         self.cache = KeyValueCache(self.memory, rows)
-        self._inputs = known = frozenset(each.name for each in decoder.session.get_inputs())
+        self._inputs = inputs = frozenset(each.name for each in decoder.session.get_inputs())
         size = (decoder.config.external_cond_rows, decoder.config.dim)
         self._cond_rows = self._buffers.host(names.EXTERNAL_COND_ROWS, size, max(1, size[0]) * size[1])
-        self.fuses_chains = names.CHAIN_LEVELS in known
-        self._sampling = SamplingInputs(rows, known)
+        self.fuses_chains = names.CHAIN_LEVELS in inputs
+        self._sampling = SamplingInputs(rows, inputs)
         self._bound: dict[_Key, _Bound] = {}
         self._closed = False
 

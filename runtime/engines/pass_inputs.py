@@ -172,14 +172,14 @@ class SamplingInputs:
 
     def __init__(self, rows: int, accepted: frozenset[str]) -> None:
         """rows: B. accepted: the graph's inputs; a graph that computes no distributions has no sampling inputs."""
-        known: Mapping[str, NDArray[Any]] = {
+        arrays: Mapping[str, NDArray[Any]] = {
             GUIDANCE_MIX: np.full((1, rows), 1.0 / rows, dtype=np.float32),
             INVERSE_TEMPERATURE: np.ones((), dtype=np.float32),
             TOP_K: np.ones(1, dtype=np.int64),
             TOP_K_OFFSET: np.full((), _KEEPS_ALL, dtype=np.float32),
             TOP_P: np.ones((), dtype=np.float32),
         }
-        self.arrays: Mapping[str, NDArray[Any]] = known if known.keys() <= accepted else {}
+        self.arrays: Mapping[str, NDArray[Any]] = arrays if arrays.keys() <= accepted else {}
         self.complete = False
         """Whether the graph computes the distributions for the current sampling parameters."""
 

@@ -312,8 +312,8 @@ def _session(model: bytes | str, backend: GpuBackend, options: Any, chosen: Prov
     devices = [each for each in runtime.get_ep_devices() if each.ep_name == backend.provider.name]
     if backend.device >= len(devices):
         raise EngineError(f"expected a GPU that it runs on at index {backend.device}, got {len(devices)} of them")
-    own = {name: value for name, value in chosen[0][1].items() if name != "device_id"}
-    options.add_provider_for_devices([devices[backend.device]], own)
+    provider_options = {name: value for name, value in chosen[0][1].items() if name != "device_id"}
+    options.add_provider_for_devices([devices[backend.device]], provider_options)
     return runtime.InferenceSession(model, options, enable_fallback=0)
 
 

@@ -182,8 +182,8 @@ def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) 
 
 def hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:
     """Return a bias [P, P] that masks the first `first` positions for all others; each of them still sees itself."""
-    own = np.eye(len(bias), dtype=np.bool_)
-    return np.where(own | (np.arange(len(bias)) >= first), bias, MASKED_SCORE)
+    diagonal = np.eye(len(bias), dtype=np.bool_)
+    return np.where(diagonal | (np.arange(len(bias)) >= first), bias, MASKED_SCORE)
 
 
 def check_tokens(tokens: IntArray, vocab_size: int) -> None:

@@ -200,16 +200,16 @@ class TensorRTEngine:
         self._buckets.clear()
         self._shared = None
 
-    def _fill(self, host: dict[str, torch.Tensor], given: PassInputs) -> None:
+    def _fill(self, host: dict[str, torch.Tensor], inputs: PassInputs) -> None:
         """Write a pass to the host buffers; the first places of the cache are the new positions."""
         buffers = {name: each.numpy() for name, each in host.items()}
-        fill(buffers, given)
+        fill(buffers, inputs)
         bias, sees = buffers[names.BIAS], buffers[device_graph.SEES][:, 0]
         slots, first = self.memory.slots, self.memory.first_slot
         np.equal(bias[..., slots:], 0.0, out=sees[..., : bias.shape[2] - slots])
         np.equal(bias[..., :slots], 0.0, out=sees[..., first : first + slots])
-        for row, shown in enumerate(sees[..., first : first + slots]):
-            places = shown.any(axis=0).nonzero()[0]
+        for row, visible in enumerate(sees[..., first : first + slots]):
+            places = visible.any(axis=0).nonzero()[0]
             buffers[device_graph.READ_PLACES][row] = first + (int(places[-1]) + 1 if places.size else 0)
 
     def _pass(self, bucket: _Bucket, count: int) -> PassOutput:
@@ -241,7 +241,7 @@ class TensorRTEngine:
         config, rows, memory = self.config, self.rows, self.memory
         kind = TYPES[config.precision]
         wide = (rows, count, config.dim)
-        known = {
+        inputs = {
             names.TOKENS: ((rows, count), torch.int64),
             names.CELLS: ((rows, count), torch.int64),
             names.BIAS: ((rows, count, memory.slots + count), torch.float32),
@@ -250,9 +250,9 @@ class TensorRTEngine:
             device_graph.READ_PLACES: ((rows,), torch.int64),
         }
         if not config.drafter:
-            del known[names.FEATURES]
-        host = {name: torch.zeros(size, dtype=type_, pin_memory=True) for name, (size, type_) in known.items()}
-        device = {name: aligned(*known[name], _DEVICE) for name in known if name != names.BIAS}
+            del inputs[names.FEATURES]
+        host = {name: torch.zeros(size, dtype=type_, pin_memory=True) for name, (size, type_) in inputs.items()}
+        device = {name: aligned(*inputs[name], _DEVICE) for name in inputs if name != names.BIAS}
         passed = {name: device[name] for name in (names.CELLS, device_graph.SEES, device_graph.READ_PLACES)}
         passed[device_graph.WRITE_AT] = aligned((rows,), torch.int64, _DEVICE)
         passed[device_graph.EMBEDDINGS] = aligned(wide, kind, _DEVICE)

@@ -53,14 +53,14 @@ class TensorRTRuntime:
         keep the slow ones. TensorRT itself compiles at build time. Each context allocates the memory of its own
         profile; the default is that of the largest profile, whose passes may cover a whole image.
         """
-        own = self.module.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
+        allocation = self.module.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
         strategies = getattr(self.module, "DynamicShapesKernelSpecializationStrategy", None)
         if strategies is None:
-            context = self.engine.create_execution_context(own)
+            context = self.engine.create_execution_context(allocation)
         else:
             config = self.engine.create_runtime_config()
             config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
-            config.set_execution_context_allocation_strategy(own)
+            config.set_execution_context_allocation_strategy(allocation)
             self._reuse_compiled(config)
             context = self.engine.create_execution_context(config)
         if context is None:
@@ -180,12 +180,12 @@ def open_plans(
     for_device: whether to open the plans of the device runtime, see `part_of`. again: see `read_record`.
     Raises EngineError if a plan does not fit, or if a weight is missing from the decoder's file.
     """
-    folder, known = decoder.located.path.parent, decoder.located.manifest
+    folder, manifest = decoder.located.path.parent, decoder.located.manifest
     again = again or build_again(folder, backend)
     runtimes = []
     for part in (LAYERS, HEAD):
-        name = part_of(known.name, part, for_device)
-        file = read_engine(folder, name, backend, known, module.__version__, gpu_name(), again)
+        name = part_of(manifest.name, part, for_device)
+        file = read_engine(folder, name, backend, manifest, module.__version__, gpu_name(), again)
         runtime = module.Runtime(module.Logger(module.Logger.ERROR))
         if file.record.version_compatible:
             runtime.engine_host_code_allowed = True  # a plan may contain the runtime of its own version

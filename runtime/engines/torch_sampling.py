@@ -39,7 +39,7 @@ def filtered_probs(rows: Tensor, sampler: SamplingParams) -> Tensor:
         return probs
     order = probs.argsort(dim=-1, descending=True, stable=True)
     falling = probs.gather(1, order).double()
-    left = falling.cumsum(dim=-1) - falling >= sampler.kept_mass
-    left[:, 0] = False
-    probs = probs.masked_fill(torch.zeros_like(left).scatter(1, order, left), 0.0)
+    tail_mask = falling.cumsum(dim=-1) - falling >= sampler.kept_mass
+    tail_mask[:, 0] = False
+    probs = probs.masked_fill(torch.zeros_like(tail_mask).scatter(1, order, tail_mask), 0.0)
     return probs / probs.sum(dim=-1, keepdim=True)

@@ -129,13 +129,13 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
         )
     chosen: list[Condition] = []
     captions: set[str] = set()
-    shown: set[str] = set()
+    used_things: set[str] = set()
     while len(chosen) < skip + count:
         prompt = sample_textured(rng)
-        if len(shown) == len(THINGS):
-            shown.clear()
-        if prompt.thing not in shown and prompt.caption() not in captions:
-            shown.add(prompt.thing)
+        if len(used_things) == len(THINGS):
+            used_things.clear()
+        if prompt.thing not in used_things and prompt.caption() not in captions:
+            used_things.add(prompt.thing)
             captions.add(prompt.caption())
             chosen.append(of_words(prompt))
     return tuple(chosen[skip:])
@@ -155,17 +155,17 @@ def read_conditions(
                 "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
             )
         return tuple(pipeline.condition(text) for text in texts)
-    own = pipeline.folder_models()
-    if own is None:
+    folder_models = pipeline.folder_models()
+    if folder_models is None:
         raise ValueError(
             "expected prompts, as a live model has none to choose from; type some, or name a file: --prompts FILE"
         )
-    if takes_grammar(own.index):
+    if takes_grammar(folder_models.index):
         return choose_prompts(count or 8, skip)
     if count is not None or skip:
         raise ValueError(
             f"--prompts-count and --prompts-skip choose prompts of the grammar, and {pipeline.folder} takes "
-            f"{own.index.condition}; name what to draw instead"
+            f"{folder_models.index.condition}; name what to draw instead"
         )
     return (pipeline.condition("0"),)
 

@@ -148,10 +148,10 @@ def draw_missing(
     log.begin()
     finished = len(jobs) - len(missing)
     report(RunProgress(finished, len(jobs), None))
-    for drawn in workers.run(missing):
-        log.keep(drawn)
+    for drawn_job in workers.run(missing):
+        log.keep(drawn_job)
         finished += 1
-        report(RunProgress(finished, len(jobs), drawn.drawing))
+        report(RunProgress(finished, len(jobs), drawn_job.drawing))
 
 
 def run(plan: RunPlan, log: DrawingLog, report: Callable[[RunProgress], None]) -> None:

@@ -138,8 +138,8 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         models = self.settings.get("models", [])
         if self.settings and (not isinstance(models, list) or extras.model >= len(models)):
             raise ValueError(f"a drawing of model {extras.model}, which the run does not have")
-        own = models[extras.model] if models else {}
-        drawing = drawing_of({name: value for name, value in line.items() if name not in _TOLD}, own)
+        model_settings = models[extras.model] if models else {}
+        drawing = drawing_of({name: value for name, value in line.items() if name not in _TOLD}, model_settings)
         # Use one object per number: there are many tokens, but few different ones.
         tokens = tuple(self._numbers.setdefault(one, one) for one in drawing.tokens)
         drawing = dataclasses.replace(drawing, tokens=tokens)
@@ -189,12 +189,12 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         """
         if not self.settings:
             raise ValueError(f"{self.folder} is no folder of `underpaint evaluate`: it holds no record of drawings")
-        known = {field.name for field in fields(PlannedModel)}
+        names = {field.name for field in fields(PlannedModel)}
         planned = self.settings.get("models")
         if not isinstance(planned, list) or not planned or not all(isinstance(one, dict) for one in planned):
             raise ValueError("settings: expected a list of models")
         return tuple(
-            build_typed(PlannedModel, {name: one[name] for name in known & one.keys()}, f"settings: models[{turn}]")
+            build_typed(PlannedModel, {name: one[name] for name in names & one.keys()}, f"settings: models[{turn}]")
             for turn, one in enumerate(planned)
         )
 
@@ -251,9 +251,9 @@ def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Draw
     cells = len(drawing.tokens)
     if not cells:
         raise ValueError("a drawing: tokens: expected at least one")
-    kept = drawing.kept_cells or ()
-    if any(low >= high for low, high in pairwise(kept)) or (kept and kept[-1] >= cells):
-        raise ValueError(f"a drawing: kept_cells: expected rising cells below {cells}, got {kept}")
+    kept_cells = drawing.kept_cells or ()
+    if any(low >= high for low, high in pairwise(kept_cells)) or (kept_cells and kept_cells[-1] >= cells):
+        raise ValueError(f"a drawing: kept_cells: expected rising cells below {cells}, got {kept_cells}")
     recipe = _recipe_of(drawing, settings or {})
     if drawing.accepted is not None:
         _check_cycles(drawing, drawing.accepted, skips="skipping" in recipe)
@@ -281,7 +281,7 @@ def _check_cycles(drawing: Drawing, accepted: Sequence[int], *, skips: bool) -> 
         listed = getattr(drawing, name)
         if listed is not None and len(listed) != len(accepted):
             raise ValueError(f"a drawing: {name}: expected {len(accepted)}, one a cycle, got {len(listed)}")
-    if any(kept > depth for kept, depth in zip(accepted, drawing.depths or accepted, strict=True)):
+    if any(count > depth for count, depth in zip(accepted, drawing.depths or accepted, strict=True)):
         raise ValueError("a drawing: accepted: expected no more tokens than the draft tree is deep")
     cells = 1 + len(accepted) + sum(accepted)
     if cells != len(drawing.tokens):

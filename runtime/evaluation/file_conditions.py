@@ -60,24 +60,24 @@ def read_file_conditions(pipeline: OpenModels, file: PromptFile) -> ChosenPrompt
     """
     repeated: Literal["refuse", "first"] = "first" if file.skip_repeated else "refuse"
     prompts = read_prompts(file.source, file.form, file.count, file.skip, repeated)
-    own = pipeline.folder_models()
-    classes = own is not None and own.index.condition == "class"
+    folder_models = pipeline.folder_models()
+    classes = folder_models is not None and folder_models.index.condition == "class"
 
     def condition_of(prompt: FilePrompt) -> Condition:
         number = prompt.details.get("class") if classes else None
         return pipeline.condition(prompt.text if number is None else str(number))
 
-    known, unknown = known_prompts(prompts, condition_of, file.skip_unknown)
+    known_pairs, unknown = known_prompts(prompts, condition_of, file.skip_unknown)
     first: dict[str, FilePrompt] = {}
-    kept: list[tuple[FilePrompt, Condition]] = []
-    for prompt, condition in known:
+    pairs: list[tuple[FilePrompt, Condition]] = []
+    for prompt, condition in known_pairs:
         other = first.setdefault(condition.caption(), prompt)
         if other is prompt:
-            kept.append((prompt, condition))
+            pairs.append((prompt, condition))
         elif not file.skip_repeated:
             raise ValueError(
                 f"{file.source.path}: {other.text[:60]!r} ({other.key}) and {prompt.text[:60]!r} ({prompt.key}) are "
                 "one prompt to this model; take one out, or pass --skip-repeated"
             )
-    source = {**file.to_dict(), "drawn": len(kept), "unknown": len(unknown)}
-    return ChosenPrompts(tuple(one for _, one in kept), tuple(one for one, _ in kept), unknown, source)
+    source = {**file.to_dict(), "drawn": len(pairs), "unknown": len(unknown)}
+    return ChosenPrompts(tuple(one for _, one in pairs), tuple(one for one, _ in pairs), unknown, source)

@@ -90,6 +90,6 @@ def _heading(title: str, width: float) -> str:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=160, facecolor=_PAPER, metadata={"Software": GENERATOR})
-    write_beside(path, drawn.getvalue())
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, facecolor=_PAPER, metadata={"Software": GENERATOR})
+    write_beside(path, buffer.getvalue())

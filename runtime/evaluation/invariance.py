@@ -64,12 +64,12 @@ def check_invariance(
         pairs.append((entry.target, "target", entry.drafter))
         if entry.draft_target is not None and backend == CPU:
             pairs.append((entry.draft_target, DRAFT_TARGET, None))
-    known = [name for target, _, drafter in pairs for name in (target, drafter) if name is not None]
-    unknown = sorted(set(models) - set(known))
-    if unknown or not known:
+    names = [name for target, _, drafter in pairs for name in (target, drafter) if name is not None]
+    unknown = sorted(set(models) - set(names))
+    if unknown or not names:
         raise ManifestError(
             f"{folder}: expected targets or drafters, got {', '.join(unknown) or 'none'}; it holds "
-            f"{', '.join(known) or 'no decoder'}"
+            f"{', '.join(names) or 'no decoder'}"
         )
     for target, kind, drafter in pairs:
         compared = [name for name in (target, drafter) if name is not None and (not models or name in models)]
@@ -78,13 +78,13 @@ def check_invariance(
         loaded = load_decoder(target, kind, folder, SHARED, backend)
         report(f"{target}: passes of 1")
         rng = np.random.default_rng(seed)
-        drawn, features = _draw(loaded, rng)
+        sequences, features = _draw(loaded, rng)
         if target in compared:
-            yield from _compare(loaded, _arithmetic(folder, loaded), drawn, report)
+            yield from _compare(loaded, _arithmetic(folder, loaded), sequences, report)
         if drafter in compared and drafter is not None:
             other = load_decoder(drafter, "drafter", folder, SHARED, backend)
             report(f"{drafter}: passes of 1")
-            yield from _compare(other, _arithmetic(folder, other), _redrawn(other, drawn, features), report)
+            yield from _compare(other, _arithmetic(folder, other), _redrawn(other, sequences, features), report)
 
 
 def compare_passes(
@@ -96,21 +96,21 @@ def compare_passes(
 ) -> Iterator[PassComparison]:
     """Compare the passes of one target, which must return logits, after the tokens [P] of a prompt."""
     report(f"{target.name}: passes of 1")
-    drawn, _ = _draw(target, np.random.default_rng(seed), prefix)
-    yield from _compare(target, arithmetic, drawn, report)
+    sequences, _ = _draw(target, np.random.default_rng(seed), prefix)
+    yield from _compare(target, arithmetic, sequences, report)
 
 
 def _draw(
-    target: LoadedDecoder, rng: np.random.Generator, given: IntArray | None = None
+    target: LoadedDecoder, rng: np.random.Generator, prompt: IntArray | None = None
 ) -> tuple[list[DecoderSequence], list[NDArray[np.float32]]]:
     """Sample sequences from the target token by token, and return the features [N, D] before each token too.
 
-    given: tokens [P] of a prompt; None uses random conditions.
+    prompt: tokens [P] of a prompt; None uses random conditions.
     """
     engine, config = target.open(1), target.config
-    drawn, features = [], []
+    sequences, features = [], []
     for _ in range(_SEQUENCES):
-        prefix = _prefix(target, rng) if given is None else given
+        prefix = _prefix(target, rng) if prompt is None else prompt
         out = _begin(engine, prefix[None])
         steps = min(_STEPS, config.cells)
         tokens, logits, seen = [], [], []
@@ -120,19 +120,19 @@ def _draw(
             out = _pass(engine, np.array([[tokens[-1]]]), np.array([cell]), causal(1), None)
             engine.cache.commit(slice(None))
             logits.append(out[0][-1])
-        drawn.append(DecoderSequence(prefix, np.array(tokens), None, np.stack(logits)))
+        sequences.append(DecoderSequence(prefix, np.array(tokens), None, np.stack(logits)))
         features.append(np.stack(seen))
     engine.close()
-    return drawn, features
+    return sequences, features
 
 
 def _redrawn(
-    drafter: LoadedDecoder, drawn: Sequence[DecoderSequence], features: Sequence[NDArray[np.float32]]
+    drafter: LoadedDecoder, sequences: Sequence[DecoderSequence], features: Sequence[NDArray[np.float32]]
 ) -> list[DecoderSequence]:
     """The target's sequences as read by the drafter, token by token, each with the target's feature before it."""
     engine = drafter.open(1)
     read = []
-    for sequence, seen in zip(drawn, features, strict=True):
+    for sequence, seen in zip(sequences, features, strict=True):
         engine.begin()
         logits = []
         for cell, token in enumerate(sequence.tokens.tolist()):
@@ -204,13 +204,13 @@ def _compare(
     for rows in ROWS if built is None else sorted(set(ROWS) & set(built)):
         most = decoder.max_positions(rows) or steps
         counts = [count for count in COUNTS if count <= min(steps, most)]
-        engine, own = decoder.open(rows), sequences[:rows]
+        engine, row_sequences = decoder.open(rows), sequences[:rows]
         for count in counts:
             report(f"{decoder.name}: {rows} rows, paths of {count}")
-            for row, seen in enumerate(_chain(engine, own, count)):
+            for row, seen in enumerate(_chain(engine, row_sequences, count)):
                 yield seen.result(decoder.name, arithmetic, "chain", rows, row, count)
         report(f"{decoder.name}: {rows} rows, tokens beside others")
-        for count, every in _beside(engine, own, counts[1:]).items():
+        for count, every in _beside(engine, row_sequences, counts[1:]).items():
             for row, seen in enumerate(every):
                 yield seen.result(decoder.name, arithmetic, "beside", rows, row, count)
         engine.close()
@@ -250,16 +250,16 @@ def _beside(
     differences = {count: [RowDifferences() for _ in sequences] for count in counts}
     rng = np.random.default_rng(0)
     for cell in range(sequences[0].tokens.size):
-        own = np.stack([one.tokens[cell : cell + 1] for one in sequences])
+        cell_tokens = np.stack([one.tokens[cell : cell + 1] for one in sequences])
         features = _features(sequences, slice(cell, cell + 1))
         for count in counts if cell % 8 == 0 else ():
             among = None if features is None else np.repeat(features, count, axis=1)
             for place in sorted({0, count // 2, count - 1}):
                 tokens = rng.integers(engine.config.vocab_size, size=(len(sequences), count))
-                tokens[:, place] = own[:, 0]
+                tokens[:, place] = cell_tokens[:, 0]
                 out = engine.run(tokens, np.full(count, cell), alone(count), features=among)
                 for row, one in enumerate(sequences):
                     differences[count][row].add(cell, out.logits[row, place], one.logits[cell])
-        engine.run(own, np.array([cell]), causal(1), features=features)
+        engine.run(cell_tokens, np.array([cell]), causal(1), features=features)
         engine.cache.commit(slice(None))
     return differences

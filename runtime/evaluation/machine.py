@@ -44,8 +44,8 @@ def _processor(info: Path = Path("/proc/cpuinfo")) -> str:
             first.setdefault(name.strip(), value.strip())
     if "model name" not in first:
         return platform.processor() or platform.machine()
-    known = [f"{name.removeprefix('cpu ')} {first[name]}" for name in ("cpu family", "model") if name in first]
-    return first["model name"] + (f" ({', '.join(known)})" if known else "")
+    details = [f"{name.removeprefix('cpu ')} {first[name]}" for name in ("cpu family", "model") if name in first]
+    return first["model name"] + (f" ({', '.join(details)})" if details else "")
 
 
 def _memory_bytes() -> int | None:

@@ -49,12 +49,12 @@ def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | Boo
 
 def speedup(baseline: Sequence[float], method: Sequence[float]) -> FigureInterval:
     """The ratio of summed seconds of paired images, with a 95 % bootstrap percentile interval over the pairs."""
-    base, own = np.asarray(baseline, dtype=np.float64), np.asarray(method, dtype=np.float64)
-    ratio = float(base.sum() / own.sum())
+    base, method_seconds = np.asarray(baseline, dtype=np.float64), np.asarray(method, dtype=np.float64)
+    ratio = float(base.sum() / method_seconds.sum())
     if base.size < 2:
         return FigureInterval(ratio, None, None)
     chosen = resampled(base.size)
-    return FigureInterval(ratio, *interval_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
+    return FigureInterval(ratio, *interval_ends(base[chosen].sum(axis=1) / method_seconds[chosen].sum(axis=1)))
 
 
 def resampled(count: int) -> IntArray:

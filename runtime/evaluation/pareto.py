@@ -74,8 +74,8 @@ def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]
     combined = []
     for method, by_name in axes.items():
         for combination in product(*by_name.values()):
-            own = tuple(f"{name}={chosen}" for name, chosen in zip(by_name, combination, strict=True))
-            combined.append(Variant(" ".join((method, *own)), method, (*settings[method], *own)))
+            changes = tuple(f"{name}={chosen}" for name, chosen in zip(by_name, combination, strict=True))
+            combined.append(Variant(" ".join((method, *changes)), method, (*settings[method], *changes)))
     return tuple(combined)
 
 
@@ -102,16 +102,21 @@ def quality_of(row: ReportRow) -> float:
 def is_pareto_optimal(rows: Sequence[ReportRow]) -> list[bool]:
     """Which rows are Pareto-optimal: no other is at least as fast and as good by `quality_of`, and better in one."""
     places = [(row.speedup, quality_of(row)) for row in rows]
-    return [not any(one != own and one[0] >= own[0] and one[1] >= own[1] for one in places) for own in places]
+    return [not any(one != place and one[0] >= place[0] and one[1] >= place[1] for one in places) for place in places]
 
 
 def to_dict(
     rows: Sequence[ReportRow], tried: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The rows as JSON, each with its method, settings and whether it is Pareto-optimal."""
-    known = {one.label: one for one in tried}
+    by_label = {one.label: one for one in tried}
     return [
-        {**plain, "variant_of": known[row.method].method, "variant": list(known[row.method].settings), "pareto": best}
+        {
+            **plain,
+            "variant_of": by_label[row.method].method,
+            "variant": list(by_label[row.method].settings),
+            "pareto": best,
+        }
         for row, plain, best in zip(rows, plain_rows, is_pareto_optimal(rows), strict=True)
     ]
 
@@ -128,15 +133,15 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], tried: Sequence[Variant]
     methods = list(dict.fromkeys(method_of[row.method] for row in rows))
     base = next(row for row in rows if row.method == BASELINE)
     judged = any(row.prompt_accuracy is not None for row in rows)
-    shown = _JUDGED if judged else _UNJUDGED
-    axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for one, (across, label) in zip(axes, shown, strict=True):
+    panels = _JUDGED if judged else _UNJUDGED
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for one, (across, label) in zip(axes, panels, strict=True):
         for place, method in enumerate(methods):
-            own = [row for row in rows if method_of[row.method] == method and _says_something(row, across)]
-            where, speeds = [getattr(row, across) for row in own], [row.speedup for row in own]
+            method_rows = [row for row in rows if method_of[row.method] == method and _says_something(row, across)]
+            where, speeds = [getattr(row, across) for row in method_rows], [row.speedup for row in method_rows]
             spread = [
-                [row.speedup - (row.speedup_low or row.speedup) for row in own],
-                [(row.speedup_high or row.speedup) - row.speedup for row in own],
+                [row.speedup - (row.speedup_low or row.speedup) for row in method_rows],
+                [(row.speedup_high or row.speedup) - row.speedup for row in method_rows],
             ]
             colour = _COLOURS[place % len(_COLOURS)]
             one.errorbar(where, speeds, spread, fmt="o", ms=4.5, lw=0.6, color=colour, label=method, alpha=0.85)
@@ -156,9 +161,9 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], tried: Sequence[Variant]
     axes[-1].legend(fontsize=8, frameon=False, loc="best")
     dashed = "AR's accuracy less 2 points; the floor of the distance" if judged else "AR's own"
     figure.text(0.01, 0.01, f"Dashed: {dashed}.", fontsize=7, color=_INK)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=150, bbox_inches="tight", metadata={"Software": GENERATOR})
-    write_beside(path, drawn.getvalue())
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight", metadata={"Software": GENERATOR})
+    write_beside(path, buffer.getvalue())
 
 
 def _says_something(row: ReportRow, figure: str) -> bool:

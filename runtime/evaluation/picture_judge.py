@@ -35,15 +35,15 @@ class PictureJudge:
     def read(self, picture: Picture) -> Reading:
         """Read a picture [side, side, 3]."""
         judged = self.engine([picture])
-        values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in TEXTURED_SLOTS.items()}
+        values = {slot: options[int(judged.scores[slot][0].argmax())] for slot, options in TEXTURED_SLOTS.items()}
         scores = {slot: judged.scores[slot][0].astype(np.float64) for slot in TEXTURED_SLOTS}
         return Reading(values, judged.features[0].astype(np.float64), scores)
 
 
 def judge_of(pipeline: OpenModels) -> PictureJudge | None:
     """The judge in the folder of a pipeline's models, for its resolution; see `open_judge`."""
-    own = pipeline.folder_models()
-    return None if own is None else open_judge(own.folder, own.index, own.entry, own.context)
+    models = pipeline.folder_models()
+    return None if models is None else open_judge(models.folder, models.index, models.entry, models.context)
 
 
 def judged_fingerprint(pipeline: OpenModels, judge: PictureJudge | None) -> dict[str, Any]:

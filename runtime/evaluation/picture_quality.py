@@ -68,9 +68,9 @@ class PictureViews:
         return self._likelihood is not None
 
     def picture(self, drawing: Drawing) -> Picture:
-        kept = None if self._stored is None else self._stored(drawing)
-        if kept is not None:
-            return kept
+        stored_picture = None if self._stored is None else self._stored(drawing)
+        if stored_picture is not None:
+            return stored_picture
         if drawing.tokens not in self._pictures:
             self._pictures[drawing.tokens] = self._pipeline.picture(drawing.tokens_array())
         return self._pictures[drawing.tokens]
@@ -133,16 +133,16 @@ def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: Pictur
     prompts = len(drawn) // seeds
     figures: dict[str, Any] = {}
 
-    def compare(name: str, base: FloatArray | BoolArray, own: FloatArray | BoolArray) -> None:
-        difference = paired_difference(base.reshape(seeds, -1), own.reshape(seeds, -1))
-        figures.update({name: float(own.mean()), **difference.named(f"{name}_over_ar")})
+    def compare(name: str, base: FloatArray | BoolArray, values: FloatArray | BoolArray) -> None:
+        difference = paired_difference(base.reshape(seeds, -1), values.reshape(seeds, -1))
+        figures.update({name: float(values.mean()), **difference.named(f"{name}_over_ar")})
 
     if views.compared and prompts >= LEAST_PROMPTS and has_features(*views.picture(drawn[0]).shape[:2]):
-        own, base = (_by_prompt([views.features(one) for one in side], seeds) for side in (drawn, baseline))
-        figures |= two_sample_test(base, own).named("auc")
+        values, base = (_by_prompt([views.features(one) for one in side], seeds) for side in (drawn, baseline))
+        figures |= two_sample_test(base, values).named("auc")
     if views.likelihood:
-        own, base = (np.array([views.log_likelihood(one) for one in side]) for side in (drawn, baseline))
-        compare("log_likelihood", base, own)
+        values, base = (np.array([views.log_likelihood(one) for one in side]) for side in (drawn, baseline))
+        compare("log_likelihood", base, values)
     judge = views.judge
     if judge is None:
         return figures

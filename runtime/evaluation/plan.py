@@ -185,12 +185,12 @@ class RunPlan:
             ValueError: A recorded drawing is not in the plan or not of these models, so the log was edited.
         """
         log = DrawingLog(folder, self.to_dict(), fresh=fresh, shared=shared)
-        known = set(self.jobs())
+        keys = set(self.jobs())
         for job in log:
             pipeline, drawing = self.models[job.model].pipeline, job.drawing
             cells, codes = pipeline.grid.cells, pipeline.tables.vocab_size
             wrong = ""
-            if job.key not in known:
+            if job.key not in keys:
                 wrong = "is not of this comparison"
             elif len(drawing.tokens) != cells or not all(0 <= token < codes for token in drawing.tokens):
                 wrong = f"should hold {cells} tokens from 0 to {codes - 1}"

@@ -90,21 +90,21 @@ def known_prompts(
     read: raises ValueError for an unknown prompt. skip_unknown: leave out unknown prompts; otherwise one ValueError
     gives their number. Also raises ValueError if no prompt is known.
     """
-    known: list[tuple[FilePrompt, Read]] = []
+    known_pairs: list[tuple[FilePrompt, Read]] = []
     unknown: list[tuple[FilePrompt, str]] = []
     for one in prompts:
         try:
-            known.append((one, read(one)))
+            known_pairs.append((one, read(one)))
         except ValueError as error:
             unknown.append((one, str(error)))
-    if unknown and (not skip_unknown or not known):
+    if unknown and (not skip_unknown or not known_pairs):
         first, reason = unknown[0]
-        remedy = "none of them can be drawn" if not known else "--skip-unknown draws the rest"
+        remedy = "none of them can be drawn" if not known_pairs else "--skip-unknown draws the rest"
         raise ValueError(
-            f"{len(unknown)} of {len(known) + len(unknown)} prompts have words that this model does not know; the "
-            f"first is {first.text[:60]!r} ({first.key}): {reason}. {remedy}"
+            f"{len(unknown)} of {len(known_pairs) + len(unknown)} prompts have words that this model does not know; "
+            f"the first is {first.text[:60]!r} ({first.key}): {reason}. {remedy}"
         )
-    return tuple(known), tuple(unknown)
+    return tuple(known_pairs), tuple(unknown)
 
 
 def find_form(source: PromptSource) -> PromptForm:

@@ -84,11 +84,11 @@ def make_report(
     (model,) = plan.models
     rows, drawings, views = drawn_rows(plan, 0, log, replays, likelihood=likelihood, report=report)
     first, grid = len(model.comparison.conditions), model.pipeline.grid
-    shown = {} if model.pipeline.decoder is None else drawings
+    gallery = {} if model.pipeline.decoder is None else drawings
     return ComparisonReport(
         rows,
-        {name: [views.picture(drawing) for drawing in drawn[:first]] for name, drawn in shown.items()},
-        {name: np.mean([accepted_cells(one, grid) for one in drawn], axis=0) for name, drawn in drawings.items()},
+        {name: [views.picture(drawing) for drawing in group[:first]] for name, group in gallery.items()},
+        {name: np.mean([accepted_cells(one, grid) for one in group], axis=0) for name, group in drawings.items()},
     )
 
 
@@ -186,7 +186,7 @@ def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> Evaluatio
     """The figures of a log, which must have every drawing of the plan. command: the command that made them."""
     differing = sum(log.drawing(key).tokens != job.drawing.tokens for key, job in log.repeated)
     processors = dict(Counter(job.processor for job in log))
-    drawn = {"processors": processors, "repeated": len(log.repeated), "differing": differing}
+    drawing_counts = {"processors": processors, "repeated": len(log.repeated), "differing": differing}
     machine = describe_machine()
     runs, every = [], []
     for place, model in enumerate(plan.models):
@@ -194,7 +194,7 @@ def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> Evaluatio
         assert task is not None
         rows, _, _ = drawn_rows(plan, place, log, likelihood=task.likelihood)
         every.append(rows)
-        values = {**model_values(model, rows), "drawn": drawn}
+        values = {**model_values(model, rows), "drawn": drawing_counts}
         runs.append((task.spec.folder, with_envelope("evaluate", machine, command, values)))
     results = runs[0][1] if len(runs) == 1 else merged(runs)
     return EvaluationReport(tuple(every), results, len(log.repeated), differing)

@@ -149,8 +149,10 @@ def report_rows(
     baseline = {(one.prompt, one.seed): one for one in drawings[BASELINE]}
     rows = []
     for method in (one for one in plan.methods if one.name in drawings):
-        own = drawings[method.name]
-        row = _row(grid, method, own, [baseline[one.prompt, one.seed] for one in own], views, greedy)
+        method_drawings = drawings[method.name]
+        row = _row(
+            grid, method, method_drawings, [baseline[one.prompt, one.seed] for one in method_drawings], views, greedy
+        )
         eager = drawings.get(EAGER)
         if eager is not None:
             over = speedup([one.seconds for one in eager], [one.seconds for one in drawings[method.name]]).value
@@ -167,38 +169,38 @@ def report_rows(
 def _row(
     grid: Grid,
     method: DecodingMethod,
-    drawn: list[Drawing],
+    drawings: list[Drawing],
     baseline: list[Drawing],
     views: PictureViews,
     greedy: bool,
 ) -> ReportRow:
-    seconds = sum(one.seconds for one in drawn)
-    cells = len(drawn) * grid.cells
-    accepted = sum(int(accepted_cells(one, grid).sum()) for one in drawn) / cells if method.drafts else None
-    refused = [one.rejected for one in drawn if one.rejected is not None]
-    lengths, depths, nodes = _per_cycle(drawn)
-    gain = speedup([one.seconds for one in baseline], [one.seconds for one in drawn])
-    target_share = sum(one.target_seconds for one in drawn) / seconds
-    drafter_share = sum(one.drafter_seconds for one in drawn) / seconds
-    resampler_share = sum(one.resampler_seconds for one in drawn) / seconds
-    per_cycle = None if lengths is None else 1e3 * seconds / sum(one.target_nfe for one in drawn)
-    inside = [one.device_seconds for one in drawn if one.device_seconds is not None]
+    seconds = sum(one.seconds for one in drawings)
+    cells = len(drawings) * grid.cells
+    accepted = sum(int(accepted_cells(one, grid).sum()) for one in drawings) / cells if method.drafts else None
+    refused = [one.rejected for one in drawings if one.rejected is not None]
+    lengths, depths, nodes = _per_cycle(drawings)
+    gain = speedup([one.seconds for one in baseline], [one.seconds for one in drawings])
+    target_share = sum(one.target_seconds for one in drawings) / seconds
+    drafter_share = sum(one.drafter_seconds for one in drawings) / seconds
+    resampler_share = sum(one.resampler_seconds for one in drawings) / seconds
+    per_cycle = None if lengths is None else 1e3 * seconds / sum(one.target_nfe for one in drawings)
+    inside = [one.device_seconds for one in drawings if one.device_seconds is not None]
     device_share = sum(inside) / seconds if inside else 0.0
-    known = bool(inside) or drawn[0].method != EAGER
-    host_share = 1.0 - target_share - drafter_share - resampler_share - device_share if known else None
-    on_device = drawn[0].method == EAGER or bool(inside)
-    same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
+    has_host_share = bool(inside) or drawings[0].method != EAGER
+    host_share = 1.0 - target_share - drafter_share - resampler_share - device_share if has_host_share else None
+    on_device = drawings[0].method == EAGER or bool(inside)
+    same = [one.tokens == other.tokens for one, other in zip(drawings, baseline, strict=True)]
     return ReportRow(
-        method=drawn[0].method,
+        method=drawings[0].method,
         lossless=method.lossless,
-        target_nfe=_mean([one.target_nfe for one in drawn]),
-        drafter_nfe=_mean([one.drafter_nfe for one in drawn]),
+        target_nfe=_mean([one.target_nfe for one in drawings]),
+        drafter_nfe=_mean([one.drafter_nfe for one in drawings]),
         tokens_per_cycle=lengths,
         mean_depth=depths,
         mean_nodes=nodes,
         kept_share=accepted,
         rejected_share=sum(refused) / cells if refused else None,
-        seconds_per_image=seconds / len(drawn),
+        seconds_per_image=seconds / len(drawings),
         overhead_share=host_share,
         target_share=target_share,
         drafter_share=drafter_share,
@@ -208,21 +210,21 @@ def _row(
         host_ms_per_cycle=None if per_cycle is None or host_share is None else host_share * per_cycle,
         identical_to_ar=all(same) if greedy else None,
         identical_share=sum(same) / len(same) if greedy else None,
-        images=len(drawn),
-        batch=max(one.batch for one in drawn),
+        images=len(drawings),
+        batch=max(one.batch for one in drawings),
         device_ms_per_cycle=device_share * per_cycle if inside and per_cycle is not None else None,
-        peak_bytes=max((one.peak_bytes for one in drawn if one.peak_bytes is not None), default=None),
-        loop=" and ".join(sorted({one.loop for one in drawn})),
+        peak_bytes=max((one.peak_bytes for one in drawings if one.peak_bytes is not None), default=None),
+        loop=" and ".join(sorted({one.loop for one in drawings})),
         **cast("dict[str, Any]", gain.named("speedup")),
-        **picture_quality(drawn, baseline, views),
+        **picture_quality(drawings, baseline, views),
     )
 
 
-def _per_cycle(drawn: Sequence[Drawing]) -> tuple[float | None, float | None, float | None]:
+def _per_cycle(drawings: Sequence[Drawing]) -> tuple[float | None, float | None, float | None]:
     """Tokens, tree levels and drafted nodes per cycle with a draft; None without such cycles."""
-    accepted = [count for one in drawn for count in one.accepted or ()]
-    depths = [depth for one in drawn for depth in one.depths or ()]
-    nodes = [count for one in drawn for count in one.nodes or ()]
+    accepted = [count for one in drawings for count in one.accepted or ()]
+    depths = [depth for one in drawings for depth in one.depths or ()]
+    nodes = [count for one in drawings for count in one.nodes or ()]
     if not accepted:
         return None, None, None
     return float(np.mean(accepted)) + 1.0, float(np.mean(depths)), float(np.mean(nodes))

@@ -35,11 +35,11 @@ def write_geneval(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> None:
         if not {"tag", "include"} <= set(prompt.details):
             raise ValueError(f"GenEval: {prompt.key} has no 'tag' and 'include'; draw its evaluation_metadata.jsonl")
     for place, prompt in enumerate(prompts):
-        own = folder / f"{place:05d}"
+        prompt_folder = folder / f"{place:05d}"
         line = json.dumps({**prompt.details, "prompt": prompt.text})
-        write_beside(own / "metadata.jsonl", (line + "\n").encode())
+        write_beside(prompt_folder / "metadata.jsonl", (line + "\n").encode())
         for turn, picture in enumerate(prompt.pictures):
-            write_beside(own / "samples" / f"{turn:04d}.png", picture)
+            write_beside(prompt_folder / "samples" / f"{turn:04d}.png", picture)
 
 
 def write_dpg(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> int:

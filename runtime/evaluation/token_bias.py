@@ -141,8 +141,8 @@ class SeenTarget:
         distances = []
         for number, cells in enumerate(steps, start=before):
             for cell in cells:
-                said = self.passes[number].get(cell)
-                distances.append(_apart(self.passes[0][cell] if said is None else said, own[cell]))
+                distribution = self.passes[number].get(cell)
+                distances.append(_apart(self.passes[0][cell] if distribution is None else distribution, own[cell]))
         return float(np.mean(distances))
 
 

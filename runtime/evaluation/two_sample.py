@@ -102,13 +102,13 @@ def two_sample_test(
     if not (np.all(np.isfinite(baseline)) and np.all(np.isfinite(method))):
         raise ValueError("two-sample test: expected finite features, got NaN or infinity")
     prompts, width = len(baseline), baseline.shape[-1]
-    base, own = (side.reshape(prompts, -1, width) for side in (baseline, method))
+    base, method_features = (side.reshape(prompts, -1, width) for side in (baseline, method))
     place = np.random.default_rng([settings.seed, prompts]).permutation(prompts)
     scores = np.empty((2, prompts, base.shape[1]))
     halves = [place[0::2], place[1::2]]
     for learnt, judged in (halves, halves[::-1]):
-        score = _trained(base[learnt].reshape(-1, width), own[learnt].reshape(-1, width), settings)
-        for side, rows in enumerate((base, own)):
+        score = _trained(base[learnt].reshape(-1, width), method_features[learnt].reshape(-1, width), settings)
+        for side, rows in enumerate((base, method_features)):
             scores[side, judged] = score(rows[judged].reshape(-1, width)).reshape(len(judged), -1)
     auc = float(np.mean([area_under_curve(*scores[:, half].reshape(2, -1)) for half in halves]))
     # A prompt is resampled with all its pictures, within its half: scores of two networks are not comparable.

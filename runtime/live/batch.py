@@ -94,15 +94,15 @@ class SharedPasses(PaddedPasses):
         """Run the shared pass, unless some drawing is not waiting yet."""
         if not self._waiting or len(self._waiting) < self._drawing:
             return
-        asked, started = dict(self._waiting), perf_counter()
+        requests, started = dict(self._waiting), perf_counter()
         self._waiting.clear()
         try:
-            answers = self.run(asked)
+            answers = self.run(requests)
         except Exception as error:
-            self._answers |= dict.fromkeys(asked, error)
+            self._answers |= dict.fromkeys(requests, error)
         else:
-            own = (perf_counter() - started) / len(asked)
-            self._answers |= {lane: answer._replace(idle=own) for lane, answer in answers.items()}
+            share = (perf_counter() - started) / len(requests)
+            self._answers |= {lane: answer._replace(idle=share) for lane, answer in answers.items()}
         self.turn.notify_all()
 
 
@@ -218,7 +218,7 @@ class BatchDrawer:
         self,
         lane: int,
         draw_one: Callable[[ImageTask], Drawing],
-        wanted: Sequence[ImageTask],
+        tasks: Sequence[ImageTask],
         numbers: Iterator[int],
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None],
     ) -> None:
@@ -228,7 +228,7 @@ class BatchDrawer:
             try:
                 for number in numbers:
                     before = passes.seconds()
-                    drawing = draw_one(wanted[number])
+                    drawing = draw_one(tasks[number])
                     done.put((number, replace(drawing, seconds=passes.seconds() - before, batch=self.lanes)))
                     if passes.stopped:
                         break
@@ -264,17 +264,17 @@ class BatchWorkers:
             _, group = next(groupby(waiting, _model_and_method))
             together = list(group)
             waiting = waiting[len(together) :]
-            for drawn in self._together(together):
-                waiting.extend(more(drawn))
-                yield drawn
+            for drawn_job in self._together(together):
+                waiting.extend(more(drawn_job))
+                yield drawn_job
 
     def _together(self, jobs: Sequence[DrawingKey]) -> Iterator[DrawnJob]:
         models, sampling = self.drawer.models(jobs[0]), self.drawer.tasks[jobs[0].model].sampling
         drawer = open_batches(models, self.batch, sampling)
-        wanted = [ImageTask(models.condition(job.prompt), job.seed) for job in jobs]
-        for _ in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted[: self.batch]):
+        tasks = [ImageTask(models.condition(job.prompt), job.seed) for job in jobs]
+        for _ in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, tasks[: self.batch]):
             pass  # warm-up: the first passes allocate memory, so one batch of each method is not counted
-        for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted):
+        for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, tasks):
             yield self.drawer.record(jobs[number], drawing)
 
 

@@ -45,7 +45,7 @@ def custom_generate(
     values = {
         name: getattr(generation_config, name, None) for name in ("temperature", "top_k", "top_p", "guidance_scale")
     }
-    drawn = fast.generate(
+    image = fast.generate(
         input_ids[0].tolist(),
         negative_prompt=None if negative_prompt_ids is None else negative_prompt_ids[0].tolist(),
         seed=seed,
@@ -54,5 +54,5 @@ def custom_generate(
         top_p=values["top_p"],
         guidance=values["guidance_scale"],
     )
-    new = torch.as_tensor(drawn.token_ids, dtype=input_ids.dtype, device=input_ids.device)
+    new = torch.as_tensor(image.token_ids, dtype=input_ids.dtype, device=input_ids.device)
     return torch.cat([input_ids, new[None]], dim=1)

@@ -82,11 +82,11 @@ class LiveForward:
 
     def _position_ids(self, positions: Tensor, prompts: Tensor) -> Tensor:
         """Position ids of cells [B, T] after prompts [R, 1]; cell ids from `cells` on are line tokens, one per line."""
-        cells, width, drawn = positions.repeat(self.rows, 1), self.config.width, positions.repeat(self.rows, 1)
+        cells, width, offsets = positions.repeat(self.rows, 1), self.config.width, positions.repeat(self.rows, 1)
         if self.line_token is not None:
             lines = (cells - self.config.cells + 1) * (width + 1) - 1
-            drawn = torch.where(cells >= self.config.cells, lines, cells + cells // width)
-        places = prompts + torch.where(cells < 0, cells, drawn)
+            offsets = torch.where(cells >= self.config.cells, lines, cells + cells // width)
+        places = prompts + torch.where(cells < 0, cells, offsets)
         return self._live.position_ids(places.clamp(min=0), prompts)
 
     def draft_hidden(
@@ -110,8 +110,8 @@ class _PassCache:
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values [R, K, T, D]; return all that the pass reads, the new ones first."""
         committed, new = self._cache.committed[layer], (key, value)
-        kept = committed if self._prompt else self._cache.slots[layer]
-        for part, each in zip(kept, new, strict=True):
+        buffers = committed if self._prompt else self._cache.slots[layer]
+        for part, each in zip(buffers, new, strict=True):
             part.narrow(2, self._first, self._count).copy_(each)
         if self._prompt:
             return key, value

@@ -117,14 +117,14 @@ def write_layout(
         "t2d": reached,
     }
     layer, sizes = _LAYER[layout], config.decoder
-    saved |= {f"{layer}{name}.weight": state[f"{own}.weight"] for name, own in _NORMS.items()}
+    saved |= {f"{layer}{name}.weight": state[f"{our_name}.weight"] for name, our_name in _NORMS.items()}
     rows = {
         "layers.0.qkv": [heads * sizes.head_dim for heads in (sizes.heads, sizes.kv_heads, sizes.kv_heads)],
         "layers.0.gate_up": [sizes.hidden, sizes.hidden],
     }
-    for own, names in _JOINED.items():
-        matrix = state[f"{own}.weight"]
-        parts = matrix.split(rows.get(own, [len(matrix)]))
+    for our_name, names in _JOINED.items():
+        matrix = state[f"{our_name}.weight"]
+        parts = matrix.split(rows.get(our_name, [len(matrix)]))
         saved |= {f"{layer}{name}.weight": part for name, part in zip(names, parts, strict=True)}
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: value.contiguous() for name, value in saved.items()}, folder / _WEIGHTS, {"format": "pt"})
@@ -190,8 +190,8 @@ def _config(
             f"{folder}: expected a drafter of this {live.family} model, of hidden_size {live.decoder.dim} and "
             f"vocab_size {live.vocabulary}, got one of {dim} and {vocabulary}; train one for it"
         )
-    told = settings if layout == "speculators" else settings.get("eagle_config") or {}
-    layers = told.get("eagle_aux_hidden_state_layer_ids")
+    eagle_settings = settings if layout == "speculators" else settings.get("eagle_config") or {}
+    layers = eagle_settings.get("eagle_aux_hidden_state_layer_ids")
     count = live.decoder.layers
     if layers is None:  # the defaults of each library
         layers = [2, count // 2, count - 3] if layout == "speculators" else [1, count // 2 - 1, count - 4]
@@ -254,9 +254,9 @@ def _state(
         "norm.weight": tensors["norm.weight"],
         "head.weight": head[torch.from_numpy(rows[drafted])],
     }
-    state |= {f"{own}.weight": tensors[f"{layer}{name}.weight"] for name, own in _NORMS.items()}
-    for own, names in _JOINED.items():
-        state[f"{own}.weight"] = torch.cat([tensors[f"{layer}{name}.weight"] for name in names])
+    state |= {f"{our_name}.weight": tensors[f"{layer}{name}.weight"] for name, our_name in _NORMS.items()}
+    for our_name, names in _JOINED.items():
+        state[f"{our_name}.weight"] = torch.cat([tensors[f"{layer}{name}.weight"] for name in names])
     return state, drafted
 
 
@@ -265,8 +265,8 @@ def _own_embedding(live: LiveModel, settings: Mapping[str, Any], tensors: Tensor
 
     Both libraries freeze embeddings by default, so frozen embeddings that differ mean another target.
     """
-    own = settings.get("underpaint", {}).get("target")
-    if own is not None and own != target_fingerprint(live):
+    fingerprint = settings.get("underpaint", {}).get("target")
+    if fingerprint is not None and fingerprint != target_fingerprint(live):
         raise _of_another(live, folder)
     if "embed_tokens.weight" not in tensors:
         return None
@@ -314,7 +314,7 @@ def _settings(live: LiveModel, config: Eagle3Config, layout: Layout, target: str
         "tie_word_embeddings": False,
         "vocab_size": live.vocabulary,
     }
-    told: dict[str, Any] = {
+    common: dict[str, Any] = {
         "architectures": [_ARCHITECTURE[layout]],
         "draft_vocab_size": config.drafted_codes,
         "underpaint": {"target": target_fingerprint(live)},
@@ -322,11 +322,11 @@ def _settings(live: LiveModel, config: Eagle3Config, layout: Layout, target: str
     if layout == "specforge":
         layers = [state - 1 for state in config.target_layers]
         eagle = {"eagle_aux_hidden_state_layer_ids": layers, "use_aux_hidden_state": True}
-        return {**layer, **told, "torch_dtype": "float32", "pad_token_id": 0, "eagle_config": eagle}
+        return {**layer, **common, "torch_dtype": "float32", "pad_token_id": 0, "eagle_config": eagle}
     proposal = {"proposal_type": "greedy", "speculative_tokens": 5, "verifier_accept_k": 1, "accept_tolerance": 0.0}
     verifier: dict[str, Any] = {"name_or_path": target, "architectures": []}
     return {
-        **told,
+        **common,
         "dtype": "float32",
         "speculators_model_type": "eagle3",
         "transformer_layer_config": layer,

@@ -209,8 +209,8 @@ class TorchEngine(TorchPasses):
     def _positions(self, cells: IntArray, count: int) -> Tensor:
         """Position ids of cells; the padding of a row takes no position, as in the model's own `generate`."""
         prompt = (cells < 0) & (cells >= -self._prompt)
-        drawn = self._eol.places(np.where(prompt, 0, cells))
-        places = np.broadcast_to(self._prompt + np.where(prompt, cells, drawn), (self.rows, count)) - self._padding
+        offsets = self._eol.places(np.where(prompt, 0, cells))
+        places = np.broadcast_to(self._prompt + np.where(prompt, cells, offsets), (self.rows, count)) - self._padding
         device = self._like.device
         lengths = torch.from_numpy(self._prompt - self._padding).to(device)
         return self.live.position_ids(torch.from_numpy(places.clip(min=0)).to(device), lengths)
@@ -294,13 +294,13 @@ class LiveEncoder(ConditionEncoder):
         live = self._live
         if live.features is not None:
             return super().example()
-        own = len(live.image_start) + len(live.appended)
-        count = min(_USUAL_PROMPT, live.longest_prompt - own)
+        fixed_count = len(live.image_start) + len(live.appended)
+        count = min(_USUAL_PROMPT, live.longest_prompt - fixed_count)
         return self.encode(Condition("", (*(0,) * count, *live.image_start)))
 
-    def _absent(self, prompt: Ids, given: Ids | None) -> Ids:
-        if given is not None:
-            return given
+    def _absent(self, prompt: Ids, negative_prompt: Ids | None) -> Ids:
+        if negative_prompt is not None:
+            return negative_prompt
         assert self._live.uncond is not None
         return self._live.uncond(prompt)
 

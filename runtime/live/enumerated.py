@@ -109,9 +109,9 @@ class SmallPictures:
         expected, _ = self._pictures(plain)
         rows = []
         for method in methods:
-            drawn, runs = self._pictures(method)
-            apart = [abs(expected.get(each, 0.0) - drawn.get(each, 0.0)) for each in expected.keys() | drawn.keys()]
-            rows.append(EnumeratedMethod(method.name, method.lossless, len(drawn), runs, sum(apart) / 2))
+            actual, runs = self._pictures(method)
+            apart = [abs(expected.get(each, 0.0) - actual.get(each, 0.0)) for each in expected.keys() | actual.keys()]
+            rows.append(EnumeratedMethod(method.name, method.lossless, len(actual), runs, sum(apart) / 2))
         return rows
 
     def _pictures(self, method: DecodingMethod) -> tuple[Distribution, int]:

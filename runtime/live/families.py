@@ -51,7 +51,7 @@ def janus(model: Any, processor: Any = None, *, grid: Grid | None = None, longes
     config = model.config.text_config
     begin = settings.bos_token_id if settings.bos_token_id is not None else config.bos_token_id
     padding = settings.pad_token_id if settings.pad_token_id is not None else config.pad_token_id
-    kept = {begin, start}
+    kept_ids = {begin, start}
 
     def encode(processor: Any, text: str) -> Sequence[int]:
         chat = [{"role": "user", "content": [{"type": "text", "text": text}]}]
@@ -73,7 +73,7 @@ def janus(model: Any, processor: Any = None, *, grid: Grid | None = None, longes
         head=inner.generation_head,
         sampling=SamplingParams(guidance=5.0),
         codebook=codebook_of(inner.vqmodel),
-        uncond=lambda ids: tuple(each if each in kept else padding for each in ids),
+        uncond=lambda ids: tuple(each if each in kept_ids else padding for each in ids),
         image_start=(start,),
         encode=encode,
         decode=decode,

@@ -162,17 +162,17 @@ class AcceleratedModel:
             LiveModelError: A prompt that this model does not accept, or text without a processor.
             ValueError: A sampling value out of range, or a top_k beyond the codes.
         """
-        own = self.live.sampling
+        defaults = self.live.sampling
         if top_k is not None and top_k > self.live.codes:
             raise LiveModelError(
                 f"top_k: this model has {self.live.codes:,} codes, so at most {self.live.codes:,} can be kept, got "
                 f"{top_k:,}; pass a smaller number, or 0 to keep all"
             )
         params = SamplingParams(
-            guidance=own.guidance if guidance is None else guidance,
-            temperature=own.temperature if temperature is None else temperature,
-            top_k=own.top_k if top_k is None else top_k,
-            top_p=own.top_p if top_p is None else top_p,
+            guidance=defaults.guidance if guidance is None else guidance,
+            temperature=defaults.temperature if temperature is None else temperature,
+            top_k=defaults.top_k if top_k is None else top_k,
+            top_p=defaults.top_p if top_p is None else top_p,
         )
         if isinstance(prompt, str | Path) or not prompt or not hasattr(prompt[0], "__len__"):
             one = cast("str | Sequence[int]", prompt)
@@ -204,40 +204,40 @@ class AcceleratedModel:
 
     def draw(self, condition: Condition, params: SamplingParams, seed: int) -> GeneratedImage:
         """Draw one condition with the given sampling; see `generate`."""
-        drawn = self._on_device([ImageTask(condition, seed)], params, 1)
-        if drawn is None:
-            drawn = [draw(self.pipeline, self.build(params), params, condition, seed)]
-        return self._image(drawn[0])
+        drawings = self._on_device([ImageTask(condition, seed)], params, 1)
+        if drawings is None:
+            drawings = [draw(self.pipeline, self.build(params), params, condition, seed)]
+        return self._image(drawings[0])
 
     def draw_all(self, wanted: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[GeneratedImage]:
         """Draw several conditions, `batch` of them at once; see `generate`."""
-        drawn = self._on_device(wanted, params, batch)
-        if drawn is None:
+        drawings = self._on_device(wanted, params, batch)
+        if drawings is None:
             drawer = self._drawer
             if drawer is None or (drawer.lanes, drawer.rows) != (batch, rows_of(params)):
                 drawer = self._drawer = BatchDrawer(self.pipeline, batch, rows_of(params))
-            drawn = _in_order(drawer.draw(lambda: self.build(params), params, wanted))
-        return [self._image(one) for one in drawn]
+            drawings = _in_order(drawer.draw(lambda: self.build(params), params, wanted))
+        return [self._image(one) for one in drawings]
 
     def build(self, params: SamplingParams) -> DecodingMethod:
         """Build a fresh decoding method for this sampling."""
         config = resolve(self.method, params.temperature, None, self._settings, self._preset)
         return build_method(self.method, config, self.pipeline.tables)
 
-    def _on_device(self, wanted: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[Drawing] | None:
+    def _on_device(self, tasks: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[Drawing] | None:
         """Draw on the device runtime; None if the host loop must draw."""
-        asked, weight = self._kernels, next(self.live.body.parameters())
-        if asked is False or (asked is None and not weight.is_cuda):
+        kernels, weight = self._kernels, next(self.live.body.parameters())
+        if kernels is False or (kernels is None and not weight.is_cuda):
             return None
         try:
             from underpaint.runtime.live.device import plan_live
         except ImportError as error:
-            if asked is None:
+            if kernels is None:
                 return None
             raise LiveModelError(f"kernels: {error}; or leave kernels out") from error
         method = self.build(params)
-        plan = plan_live(self.pipeline, [method], params, [one.condition for one in wanted], batch)
-        if plan.gaps and asked:
+        plan = plan_live(self.pipeline, [method], params, [one.condition for one in tasks], batch)
+        if plan.gaps and kernels:
             raise LiveModelError(f"kernels: {method.name}: {plan.gaps[method.name]}; leave kernels out")
         if plan.gaps:
             return None
@@ -245,12 +245,12 @@ class AcceleratedModel:
         with torch.cuda.device(weight.get_device()):  # the device of kernel launches and graph capture
             if self._program is None or self._program[0] != key:
                 self._program = None  # frees its buffers before the next program allocates
-                self._program = key, replace(plan, prefix=key[2]).open().primed(method, params, wanted)
-            drawn = _in_order(self._program[1].draw_all(wanted))
-        failed = [one.error for one in drawn if not isinstance(one, Drawing)]
+                self._program = key, replace(plan, prefix=key[2]).open().primed(method, params, tasks)
+            outcomes = _in_order(self._program[1].draw_all(tasks))
+        failed = [one.error for one in outcomes if not isinstance(one, Drawing)]
         if failed:
-            raise LiveModelError(f"{len(failed)} of {len(drawn)} pictures were not drawn: {failed[0]}")
-        return [one for one in drawn if isinstance(one, Drawing)]
+            raise LiveModelError(f"{len(failed)} of {len(outcomes)} pictures were not drawn: {failed[0]}")
+        return [one for one in outcomes if isinstance(one, Drawing)]
 
     def _image(self, drawing: Drawing) -> GeneratedImage:
         tokens = drawing.tokens_array()
@@ -261,9 +261,9 @@ class AcceleratedModel:
         return self.pipeline.words(prompt) if isinstance(prompt, str) else prompt
 
 
-def _in_order(drawn: Iterable[tuple[int, Outcome]]) -> list[Outcome]:
+def _in_order(numbered_outcomes: Iterable[tuple[int, Outcome]]) -> list[Outcome]:
     """Return the drawings in the order of their numbers; they arrive in the order in which they finished."""
-    return [outcome for _, outcome in sorted(drawn, key=itemgetter(0))]
+    return [outcome for _, outcome in sorted(numbered_outcomes, key=itemgetter(0))]
 
 
 def accelerate(

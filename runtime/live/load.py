@@ -51,11 +51,11 @@ def open_live(
         LiveModelError: No such folder, model class or family; the message says what to do.
         ValueError: `grid` is not a valid grid.
     """
-    sized, made = None if grid is None else Grid.read(grid), read_family(family)
-    if isinstance(made, str) and made in TOKENIZERS:
-        model = load_published(made, folder, dtype, sized).to(device)
-        words = None if processor is None else WordsReader(made, "", model.decoder.config, processor)
-        return _pipeline(model, made, words, folder, sized, drafter, verify_near_ties, compiled)
+    sized, chosen_family = None if grid is None else Grid.read(grid), read_family(family)
+    if isinstance(chosen_family, str) and chosen_family in TOKENIZERS:
+        model = load_published(chosen_family, folder, dtype, sized).to(device)
+        words = None if processor is None else WordsReader(chosen_family, "", model.decoder.config, processor)
+        return _pipeline(model, chosen_family, words, folder, sized, drafter, verify_near_ties, compiled)
     config = folder / "config.json"
     if folder.is_file():
         raise LiveModelError(
@@ -83,15 +83,15 @@ def open_live(
             f"{config}: architectures: expected a model class of transformers {library.__version__}, got "
             f"{name!r}; give a model that it knows"
         )
-    if made is None:
+    if chosen_family is None:
         family_of(type(name, (), {})())  # fails for a class without a family before its weights are read
     library.utils.logging.disable_progress_bar()
     try:
         model = model_class.from_pretrained(folder, dtype=dtype, local_files_only=True)
     except (OSError, ValueError, RuntimeError) as error:
-        told = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
         raise LiveModelError(
-            f"--live {folder}: the weights could not be loaded ({told[0] if told else error})"
+            f"--live {folder}: the weights could not be loaded ({lines[0] if lines else error})"
         ) from error
     model.eval().to(device)
     reader = _processor(library, processor or folder)
@@ -101,7 +101,7 @@ def open_live(
             "reads; copy every file of it"
         )
 
-    return _pipeline(model, made, reader, folder, sized, drafter, verify_near_ties, compiled)
+    return _pipeline(model, chosen_family, reader, folder, sized, drafter, verify_near_ties, compiled)
 
 
 def _pipeline(
@@ -146,10 +146,10 @@ def read_family(text: str | None) -> str | Family | None:
     from runpy import run_path
 
     try:
-        found = run_path(str(path)).get(_OWN)
+        function = run_path(str(path)).get(_OWN)
     except Exception as error:
         raise LiveModelError(f"--family {path}: it raised {type(error).__name__}: {error}; mend it") from error
-    if not callable(found):
+    if not callable(function):
         raise LiveModelError(f"--family {path}: expected a function named {_OWN}, got none; define one")
-    family: Family = found
+    family: Family = function
     return family

@@ -157,8 +157,8 @@ class LiveModel:
         if not layers:
             last: Tensor = self.body(**passed).last_hidden_state
             return last, last
-        made = self.body(**passed, output_hidden_states=True)
-        return made.last_hidden_state, torch.cat([made.hidden_states[layer] for layer in layers], dim=-1)
+        output = self.body(**passed, output_hidden_states=True)
+        return output.last_hidden_state, torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
 
     def token_ids(self, tokens: IntArray) -> IntArray:
         """The ids that the model's own `generate` returns for codes [cells], including line ends and closing ids."""

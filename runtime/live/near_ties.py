@@ -125,21 +125,21 @@ class NearTieTarget:
         return (best[:, 0] - best[:, 1] <= self.margin).cpu().numpy()
 
     def _exact_probs(self, tree: DraftTree) -> FloatArray:
-        left = self._tokens or [int(tree.tokens[0])]
-        while len(left) > 1:  # tokens committed since the float32 model's last pass
-            chain = chain_tree(np.array(left[: min(_LONGEST, len(left) - 1)]), self.vocab_size)
+        tokens = self._tokens or [int(tree.tokens[0])]
+        while len(tokens) > 1:  # tokens committed since the float32 model's last pass
+            chain = chain_tree(np.array(tokens[: min(_LONGEST, len(tokens) - 1)]), self.vocab_size)
             self._exact.score(chain)
-            left = left[chain.size :]
-            self._exact.commit(chain, Verdict(tuple(range(1, chain.size)), left[0]))
+            tokens = tokens[chain.size :]
+            self._exact.commit(chain, Verdict(tuple(range(1, chain.size)), tokens[0]))
         exact = self._exact.score(tree)
-        self._tokens, self._verified = left, tree
+        self._tokens, self._verified = tokens, tree
         self._compare(self._target.outputs)
         return exact.probs
 
     def _compare(self, positions: IntArray | slice) -> None:
         """Update the largest difference between the two arithmetics from the last pass of both."""
-        own, exact = _guided(self._target)[positions], _guided(self._exact)[positions]
-        self._difference = max(self._difference, float((own - exact).abs().max()))
+        target_logits, exact = _guided(self._target)[positions], _guided(self._exact)[positions]
+        self._difference = max(self._difference, float((target_logits - exact).abs().max()))
 
 
 def _engine(target: EngineTarget) -> TorchEngine:

@@ -132,16 +132,16 @@ class PaddedPasses:
         example = next(iter(inputs.values()))
         sized = self._pass_of(lanes, size, self._tensors.slots if self._compiled else reach, example)
         rows = {lane: slice(at * self._rows, (at + 1) * self._rows) for at, lane in enumerate(lanes)}
-        for lane, own in rows.items():
-            sized.fill(own, inputs.get(lane), ends[lane])
+        for lane, lane_rows in rows.items():
+            sized.fill(lane_rows, inputs.get(lane), ends[lane])
         hidden, states = sized.run()
         counts = {lane: one.mask.shape[-2] for lane, one in inputs.items()}
         read = [hidden[rows[lane], :count].flatten(0, 1) for lane, count in counts.items()]
         together: Any = self._live.head(torch.cat(read))
         logits = together.split([len(each) for each in read])
         return {
-            lane: PassAnswer(own.unflatten(0, (self._rows, count)), states[rows[lane], :count])
-            for own, (lane, count) in zip(logits, counts.items(), strict=True)
+            lane: PassAnswer(lane_logits.unflatten(0, (self._rows, count)), states[rows[lane], :count])
+            for lane_logits, (lane, count) in zip(logits, counts.items(), strict=True)
         }
 
     def _pass_of(self, lanes: range, size: int, slots: int, example: LanePass) -> _SizedPass:

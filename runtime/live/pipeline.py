@@ -208,9 +208,9 @@ class LivePipeline:
         weight = next(self.live.body.parameters())
         drafter = self.loaded_drafter
         modules = {self.live.family: self.live.body}
-        own = None if drafter is None else getattr(drafter.decoder, "module", None)
-        if drafter is not None and own is not None:
-            modules[drafter.decoder.name] = own
+        drafter_module = None if drafter is None else getattr(drafter.decoder, "module", None)
+        if drafter is not None and drafter_module is not None:
+            modules[drafter.decoder.name] = drafter_module
         return {
             "resolution": None,
             "grid": list(self.grid),

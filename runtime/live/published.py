@@ -129,8 +129,8 @@ def published(
         assert conditioner is not None
         weight = conditioner.first.weight
         rows: Tensor = conditioner(torch.from_numpy(features).to(weight.device, weight.dtype))
-        made: NDArray[np.float32] = rows.float().cpu().numpy()
-        return made
+        array: NDArray[np.float32] = rows.float().cpu().numpy()
+        return array
 
     def decode(codes: IntArray) -> NDArray[np.uint8]:
         assert vq is not None

@@ -88,8 +88,8 @@ class TraceRecorder:
     def finish(self) -> None:
         """End the images in progress; raises LiveModelError if one has fewer codes than its grid."""
         rows, columns = self._grid
-        drawn, self._open = self._open, []
-        for image in drawn:
+        images, self._open = self._open, []
+        for image in images:
             if len(image) != rows * columns:
                 raise LiveModelError(
                     f"recorded image: expected {rows} x {columns} = {rows * columns} codes, got {len(image)}; check "
@@ -104,9 +104,9 @@ class TraceRecorder:
         Raises:
             LiveModelError: `generate` does not return ids after the prompt, or processes the guidance rows separately.
         """
-        own = model.generate
+        original = model.generate
 
-        def generate(*given: Any, **named: Any) -> Any:
+        def generate(*args: Any, **named: Any) -> Any:
             seen: list[Any] = []
 
             def see(ids: Any, scores: Any) -> Any:
@@ -114,7 +114,7 @@ class TraceRecorder:
                 return scores
 
             named["logits_processor"] = _LastStays([*(named.get("logits_processor") or ()), see])
-            returned = own(*given, **named)
+            returned = original(*args, **named)
             self._take_in(seen, getattr(returned, "sequences", returned))
             return returned
 

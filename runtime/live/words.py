@@ -80,10 +80,10 @@ class WordsReader:
             try:
                 self._reader = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                said = str(error).strip().splitlines()
+                lines = str(error).strip().splitlines()
                 raise EngineError(
                     f"--tokenizer {self._folder}: it holds no tokenizer that transformers reads "
-                    f"({said[0] if said else error}); copy every file of it"
+                    f"({lines[0] if lines else error}); copy every file of it"
                 ) from error
         return self._reader
 

@@ -85,10 +85,10 @@ class PresetFile:
                 f"--preset {self.path} holds no settings of '{name}'; {suggest(name, self.methods)}, or tune it too: "
                 f"underpaint tune --methods {name}"
             )
-        known = self.methods[name]
-        chosen = known.greedy if temperature == 0 else known.sampled
+        entry = self.methods[name]
+        chosen = entry.greedy if temperature == 0 else entry.sampled
         if chosen is None:
-            other = known.sampled if temperature == 0 else known.greedy
+            other = entry.sampled if temperature == 0 else entry.greedy
             at = "none" if other is None else f"temperature {other.temperature:g} alone"
             raise ValueError(
                 f"--preset {self.path}: expected settings of '{name}' for temperature {temperature:g}, got {at}; tune "
@@ -111,9 +111,9 @@ class PresetFile:
         """
         theirs, ours = self.model["sha256"], model["sha256"]
         target, here = self.model.get("target"), model.get("target")
-        own = [str(name) for name in (here, model.get("drafter"), "target", "drafter") if name in ours]
-        other = [name for name in own if theirs.get(name) != ours[name]]
-        if other or not own:
+        names = [str(name) for name in (here, model.get("drafter"), "target", "drafter") if name in ours]
+        other = [name for name in names if theirs.get(name) != ours[name]]
+        if other or not names:
             raise ValueError(
                 f"--preset {self.path}: it was tuned on other models than those of {where} ({target} and {here}: "
                 f"{', '.join(other) or 'no name'} differs); {_TUNE_AGAIN}, or choose --preset tuned"

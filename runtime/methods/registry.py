@@ -139,9 +139,9 @@ class LoopConfig(MethodConfig):
         raise ValueError(f"--rule {rule}: {self.accepts_by}; leave it out")
 
     def with_settings(self, method: str, settings: Sequence[str]) -> Self:
-        known = settings_of(type(self), self.fixed)
+        types = settings_of(type(self), self.fixed)
         texts = split_settings(settings)
-        values = {name: read_setting(f"method '{method}'", name, value, known) for name, value in texts}
+        values = {name: read_setting(f"method '{method}'", name, value, types) for name, value in texts}
         return cast(Self, replace(cast("DataclassInstance", self), **values))
 
 
@@ -196,8 +196,8 @@ class MethodSpec:
 
 def usual_preset(models: OpenModels) -> PresetName:
     """Return the default preset: "paper" for live and published models, "tuned" for the family of the shipped ones."""
-    own = models.folder_models()
-    return PAPER if own is None or own.index.family in PUBLISHED_FAMILIES else TUNED
+    folder_models = models.folder_models()
+    return PAPER if folder_models is None or folder_models.index.family in PUBLISHED_FAMILIES else TUNED
 
 
 def no_settings() -> Mapping[str, Shown]:

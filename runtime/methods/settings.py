@@ -61,8 +61,8 @@ def read_settings(
     what: str, make: Callable[..., Any], texts: Iterable[str], given_by_engine: Iterable[str] = ()
 ) -> dict[str, Shown]:
     """Parse `name=value` settings of a dataclass; see `read_setting`."""
-    known = settings_of(make, given_by_engine)
-    return {name: read_setting(what, name, value, known) for name, value in split_settings(texts)}
+    types = settings_of(make, given_by_engine)
+    return {name: read_setting(what, name, value, types) for name, value in split_settings(texts)}
 
 
 def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> Shown:
@@ -240,9 +240,9 @@ def settings_line(config: Mapping[str, Any]) -> str:
 
 def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Shown]:
     """Return the defaults of a dataclass's settings; None for a setting without a default."""
-    known = settings_of(make, given_by_engine)
+    types = settings_of(make, given_by_engine)
     return {
         field.name: None if field.default is dataclasses.MISSING else field.default
         for field in _fields(make)
-        if field.name in known
+        if field.name in types
     }

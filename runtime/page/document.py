@@ -74,17 +74,17 @@ class ComparisonFolder:
             )
         if "grid" not in results["model"] or "seeds" not in results["settings"]:
             raise ResultsError(f"{path}: expected the model's grid and the settings' seeds; repeat the comparison")
-        drawn = _drawings(folder, path, results)
+        all_drawings = _drawings(folder, path, results)
         seed = results["settings"]["seeds"][0]
-        drawings = {(one.method, one.prompt): one for one in drawn if one.seed == seed}
+        drawings = {(one.method, one.prompt): one for one in all_drawings if one.seed == seed}
         recorded = ReplayLog(folder, None)
         replays = tuple(_check_replay(one, drawings, recorded.path) for one in recorded.replays())
         return cls(results, drawings, replays, recorded.finished)
 
     def check_codes(self, vocab_size: int) -> None:
         """Raise ValueError if a drawing or a replay does not fit the model's grid, or has a token that is no code."""
-        shown: list[Drawing | Replay] = [*self.drawings.values(), *self.replays]
-        for one in shown:
+        pictures: list[Drawing | Replay] = [*self.drawings.values(), *self.replays]
+        for one in pictures:
             if len(one.tokens) != self.grid.cells:
                 raise ValueError(
                     f"the drawing of {one.prompt!r} by {one.method}, seed {one.seed}, has {len(one.tokens)} tokens, "
@@ -100,8 +100,8 @@ class ComparisonFolder:
 
 def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], path: Path) -> Replay:
     """Return the replay; raises ResultsError if its picture was drawn with other tokens."""
-    drawn = drawings.get((replay.method, replay.prompt))
-    if drawn is not None and drawn.seed == replay.seed and drawn.tokens != replay.tokens:
+    drawing = drawings.get((replay.method, replay.prompt))
+    if drawing is not None and drawing.seed == replay.seed and drawing.tokens != replay.tokens:
         raise ResultsError(
             f"{path}: the replay of {replay.prompt!r} by {replay.method} is of another picture than was drawn; delete "
             "the file and record it again with --save-replay"
@@ -129,8 +129,8 @@ def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Draw
 
 def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:
     """Raise ResultsError unless drawings and figures are of one run."""
-    shown = {**results["settings"], "model": results["model"]}
-    differs = sorted(key for key, value in written.items() if key != "prompt_keys" and value != shown.get(key))
+    settings = {**results["settings"], "model": results["model"]}
+    differs = sorted(key for key, value in written.items() if key != "prompt_keys" and value != settings.get(key))
     if differs:
         raise ResultsError(
             f"{log} and {path} are of two runs (they differ in {', '.join(differs)}); repeat the comparison, or name "
@@ -145,16 +145,16 @@ def page(folder: ComparisonFolder, decode: Decode | None, why_no_pictures: str, 
     largest number of prompts in the gallery.
     """
     results, rows = folder.results, folder.results["rows"]
-    drawn = {prompt for _, prompt in folder.drawings}
-    prompts = [prompt for prompt in results["settings"].get("prompts", ()) if prompt in drawn][:most_prompts]
+    drawn_prompts = {prompt for _, prompt in folder.drawings}
+    prompts = [prompt for prompt in results["settings"].get("prompts", ()) if prompt in drawn_prompts][:most_prompts]
     data: dict[str, Any] = {"pictures": [], "replays": []}
-    shown = None
+    gallery_rows = None
     if decode is not None:
         store = PictureStore(decode)
         replays = [one for one in folder.replays if one.kind == "tree" or one.events]
         data = _replay_data(replays, folder.grid, store, decode)
         replayed = {(one.method, one.prompt): turn for turn, one in enumerate(replays)}
-        shown = gallery(folder.drawings, [row["method"] for row in rows], prompts, folder.grid, store, replayed)
+        gallery_rows = gallery(folder.drawings, [row["method"] for row in rows], prompts, folder.grid, store, replayed)
         data["pictures"] = store.uris
     side = results["model"].get("resolution")
     size = f"{side} px" if side else " x ".join(map(str, results["model"]["grid"])) + " codes"
@@ -165,7 +165,7 @@ def page(folder: ComparisonFolder, decode: Decode | None, why_no_pictures: str, 
         rows=rows,
         facts=facts(results),
         leaderboard=leaderboard(rows),
-        gallery=shown,
+        gallery=gallery_rows,
         why_no_pictures=why_no_pictures,
         prompts=prompts,
         grid=folder.grid,
@@ -178,11 +178,11 @@ def page(folder: ComparisonFolder, decode: Decode | None, why_no_pictures: str, 
 
 
 def _replay_data(replays: Sequence[Replay], grid: Grid, store: PictureStore, decode: Decode) -> dict[str, Any]:
-    shown, codes = [], set[int]()
+    entries, codes = [], set[int]()
     for replay in replays:
         steps = frames_of(replay, grid)
         codes |= steps.codes()
-        shown.append(
+        entries.append(
             {
                 "method": replay.method,
                 "prompt": replay.prompt,
@@ -193,4 +193,4 @@ def _replay_data(replays: Sequence[Replay], grid: Grid, store: PictureStore, dec
         )
     patches = code_patches(codes, grid, decode)
     sheet = {"places": patches.places, "side": patches.side, "picture": data_uri(patches.sheet)}
-    return {"grid": list(grid), "replays": shown, "codes": sheet}
+    return {"grid": list(grid), "replays": entries, "codes": sheet}

@@ -89,7 +89,7 @@ def _tree_frame(event: TreeEvent, head: str, grid: Grid) -> Frame:
     for parent in event.parents[1:]:
         depths.append(depths[parent] + 1)
     drafted, depth, accepted = len(event.tokens) - 1, max(depths), len(event.path)
-    kept = tuple(range(event.cell, event.cell + accepted))
+    kept_cells = tuple(range(event.cell, event.cell + accepted))
     last = event.cell + accepted
     beyond = tuple(range(last + 1, event.cell + depth))
     firsts = {level: depths.index(level) for level in range(1, depth + 1)}
@@ -104,9 +104,9 @@ def _tree_frame(event: TreeEvent, head: str, grid: Grid) -> Frame:
             f"{drafted - accepted} refused; the target draws one more."
         )
     view = DraftView(event.tokens, event.parents, event.path, event.extra) if drafted else None
-    marks = {"kept": kept, "drawn": (last,), "refused": beyond}
+    marks = {"kept": kept_cells, "drawn": (last,), "refused": beyond}
     return Frame(
-        text, (Put(0, (*kept, last)),), {name: cells for name, cells in marks.items() if cells}, guesses, (), view
+        text, (Put(0, (*kept_cells, last)),), {name: cells for name, cells in marks.items() if cells}, guesses, (), view
     )
 
 
@@ -120,19 +120,19 @@ def _repair_frames(event: RepairEvent, layer: int, head: str, grid: Grid) -> Ite
     text += f"; {len(region)} to redraw, in {islands}." if region else "; the draft stays whole."
     yield Frame(text, (), {"refused": event.rejected, "region": region}, islands=event.islands)
     number = {cell: turn + 1 for turn, island in enumerate(event.islands) for cell in island}
-    left = set(region)
+    cells_left = set(region)
     for turn, step in enumerate(event.steps):
-        left -= set(step)
+        cells_left -= set(step)
         inside = sorted({number[cell] for cell in step if cell in number})
         named = f"island{'' if len(inside) == 1 else 's'} {', '.join(map(str, inside))}"
         text = f"{head}, repair step {turn + 1} of {len(event.steps)}: {_count(len(step), 'cell')} redrawn in {named}."
-        marks = {"drawn": step, "region": tuple(sorted(left))}
+        marks = {"drawn": step, "region": tuple(sorted(cells_left))}
         yield Frame(
             text, (Put(0, step),), {name: marked for name, marked in marks.items() if marked}, islands=event.islands
         )
-    kept = tuple(cell for cell in cells if cell not in number)
-    text = f"{head}: {rows} done. {len(kept)} of {len(cells)} cells hold their draft."
-    yield Frame(text, (Put(0, cells),), {"kept": kept})
+    kept_cells = tuple(cell for cell in cells if cell not in number)
+    text = f"{head}: {rows} done. {len(kept_cells)} of {len(cells)} cells hold their draft."
+    yield Frame(text, (Put(0, cells),), {"kept": kept_cells})
 
 
 def _drafted(event: RepairEvent, tokens: Sequence[int], grid: Grid) -> tuple[int, ...]:

@@ -92,9 +92,9 @@ def search_seconds(
     estimates = {}
     for place in sorted({place for place, _ in seconds}):
         for name in names:
-            own = [seconds[key] for key in ((place, name), (place, f"{name} ({PAPER})")) if key in seconds]
-            if own:
-                estimates[place, name] = share * (0.75 * own[0] + 0.25 * own[-1]) + seconds[place, BASELINE]
+            times = [seconds[key] for key in ((place, name), (place, f"{name} ({PAPER})")) if key in seconds]
+            if times:
+                estimates[place, name] = share * (0.75 * times[0] + 0.25 * times[-1]) + seconds[place, BASELINE]
     return estimates
 
 

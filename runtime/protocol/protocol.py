@@ -104,7 +104,7 @@ class Protocol:
         for place, params in enumerate(samplings):
             heat, methods = params.temperature, list[DecodingMethod]()
             for name in (BASELINE, *(name for name in names if name != BASELINE)):
-                known = list[dict[str, Any]]()
+                configs = list[dict[str, Any]]()
                 for kind, chosen in ((TUNED, preset), (PAPER, PAPER)):
                     label = name if kind == TUNED else f"{name} ({PAPER})"
                     try:
@@ -112,9 +112,9 @@ class Protocol:
                     except ValueError as error:
                         left_out[f"{label} at temperature {heat:g}"] = str(error)
                         continue
-                    if method.config.to_dict() in known:
+                    if method.config.to_dict() in configs:
                         continue
-                    known.append(method.config.to_dict())
+                    configs.append(method.config.to_dict())
                     methods.append(method)
                     entries[label] = Entry(label, name, kind)
                     counts[place, label] = min(sizes.tuned if kind == TUNED else sizes.paper, len(conditions))
@@ -136,12 +136,13 @@ class Protocol:
         most = max(self.counts.values())
         for place, model in enumerate(self.run.models):
             caption = model.comparison.conditions[turn].caption()
-            own = self.counts[place, BASELINE]
-            if not draws_in_round(turn, own, most):
+            baseline_count = self.counts[place, BASELINE]
+            if not draws_in_round(turn, baseline_count, most):
                 continue
-            kept = sum(draws_in_round(before, own, most) for before in range(turn))  # rounds of this temperature
+            # The rounds of this temperature.
+            earlier_rounds = sum(draws_in_round(before, baseline_count, most) for before in range(turn))
             counts = {one.name: self.counts[place, one.name] for one in model.comparison.methods}
-            names = [name for name, count in counts.items() if draws_in_round(kept, count, own)]
+            names = [name for name, count in counts.items() if draws_in_round(earlier_rounds, count, baseline_count)]
             if len(names) > 1:
                 first = turn % len(names)
                 yield from (DrawingKey(name, caption, 0, place) for name in names[first:] + names[:first])

@@ -142,20 +142,20 @@ def rounds(count: int, prompts: int) -> list[Round]:
         count: Number of candidates, >= 1.
         prompts: Number of prompts in the last round, >= 2.
     """
-    kept = [count]
-    while kept[-1] > FINALISTS:
-        kept.append(max(FINALISTS, ceil(kept[-1] / KEPT)))
-    last = len(kept) - 1
-    return [Round(one, max(2, ceil(prompts / KEPT ** (last - turn)))) for turn, one in enumerate(kept)]
+    counts = [count]
+    while counts[-1] > FINALISTS:
+        counts.append(max(FINALISTS, ceil(counts[-1] / KEPT)))
+    last = len(counts) - 1
+    return [Round(one, max(2, ceil(prompts / KEPT ** (last - turn)))) for turn, one in enumerate(counts)]
 
 
 def drawings_of(count: int, prompts: int) -> int:
     """Largest number of drawings in a search, of candidates and current settings, without plain autoregression."""
-    drawn, before = 0, 0
+    total, before = 0, 0
     for turn, one in enumerate(rounds(count, prompts)):
-        drawn += (one.kept + (turn > 0)) * (one.prompts - before)
+        total += (one.kept + (turn > 0)) * (one.prompts - before)
         before = one.prompts
-    return drawn
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +216,8 @@ class Search:
         steps = rounds(len(alive), len(prompts))
         rows: dict[str, ReportRow] = {}
         for turn, step in enumerate(steps):
-            names, shown = {BASELINE, current, *alive}, set(prompts[: step.prompts])
-            keys = [key for key in self.plan.jobs() if key.method in names and key.prompt in shown]
+            names, round_prompts = {BASELINE, current, *alive}, set(prompts[: step.prompts])
+            keys = [key for key in self.plan.jobs() if key.method in names and key.prompt in round_prompts]
             draw(keys, f"{self.name}, round {turn + 1} of {len(steps)}")
             rows = self._rows(log, names, step.prompts)
             if turn + 1 < len(steps):
@@ -225,8 +225,8 @@ class Search:
         met = [one for one in {current: None, **dict.fromkeys(alive)} if self._is_met(rows[one])]
         if not met:
             return None
-        drawn = {name: [log.drawing(DrawingKey(name, one, 0)) for one in prompts] for name in (current, *alive)}
-        seconds = {name: [one.seconds for one in drawings] for name, drawings in drawn.items()}
+        by_name = {name: [log.drawing(DrawingKey(name, one, 0)) for one in prompts] for name in (current, *alive)}
+        seconds = {name: [one.seconds for one in drawings] for name, drawings in by_name.items()}
         gains = {name: speedup(seconds[current], seconds[name]) for name in met}
         best = max(met, key=lambda one: gains[one].value)
         if current in met and not (gains[best].low or 0.0) > 1.0:

@@ -106,11 +106,11 @@ def ranked(sides: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     keys = dict.fromkeys(key for side in sides for key in side["rows"])
     rows = []
     for method, temperature in keys:
-        own = {side["side"]: side["rows"].get((method, temperature)) for side in sides}
-        known = [row for row in own.values() if row is not None]
+        by_side = {side["side"]: side["rows"].get((method, temperature)) for side in sides}
+        present_rows = [row for row in by_side.values() if row is not None]
         rows.append(
-            {"method": method, "temperature": temperature, "lossless": known[0]["lossless"], "sides": own}
-            | {"speedup": float(np.exp(np.mean([np.log(max(row["speedup"], 1e-9)) for row in known])))}
+            {"method": method, "temperature": temperature, "lossless": present_rows[0]["lossless"], "sides": by_side}
+            | {"speedup": float(np.exp(np.mean([np.log(max(row["speedup"], 1e-9)) for row in present_rows])))}
         )
     return sorted(rows, key=lambda row: (-row["temperature"], -row["speedup"]))
 

@@ -128,8 +128,8 @@ class Tuning:
         """The search over the settings of one method."""
         first, lossless = self.conditions[0], self.bound is None
         tried = candidates(name, self.pipeline, sampling, self.tables, first, self.most, lossless=lossless)
-        drawn = self.conditions[: self.counts.get((name, sampling.temperature))]
-        return Search.of(name, tried, self.pipeline, sampling, drawn, self.judge, self.bound)
+        conditions = self.conditions[: self.counts.get((name, sampling.temperature))]
+        return Search.of(name, tried, self.pipeline, sampling, conditions, self.judge, self.bound)
 
     def begin(self, about: Mapping[str, Any], command: str) -> PresetFile:
         """The preset file of an earlier run, or a new one without methods.

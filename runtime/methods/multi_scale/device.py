@@ -205,9 +205,9 @@ class IslandCycle(CellProgram):
     def verify(self) -> None:
         """Enlarge the draft, verify it in one target pass, and mark the cells to redraw."""
         state, islands, grid = self.state, self.islands, self.grid
-        drawn = self.low.state.progress.decided.view(state.batch, *self._low.grid)
+        low_tokens = self.low.state.progress.decided.view(state.batch, *self._low.grid)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as exact as on the host
-            torch.argmax(self._low.enlarge(drawn).view(state.batch, grid.cells, -1), dim=-1, out=islands.drafts)
+            torch.argmax(self._low.enlarge(low_tokens).view(state.batch, grid.cells, -1), dim=-1, out=islands.drafts)
         attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
         features = self._target.hidden(self._target.embed(islands.drafts), self._cells, attend)
         judge(self._logits(features), self._known.logits, self.method.sampler, self._near, self._tau, islands)
@@ -222,8 +222,8 @@ class IslandCycle(CellProgram):
         features = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # The tokens before the first rejected cell have not changed since verification; cell 0 follows the condition.
-        known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
-        first = torch.where(known.unsqueeze(2), self._known.taken, features[:, :1])
+        is_known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
+        first = torch.where(is_known.unsqueeze(2), self._known.taken, features[:, :1])
         features = torch.cat([first, features[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
         self._find_probs(features, self.method.sampler)

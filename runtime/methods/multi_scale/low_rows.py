@@ -76,7 +76,7 @@ class LowRows:
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
         """See `RowDrafter`. Raises ValueError unless `rows` correspond to whole low rows."""
         low_rows = self.resampler.map.low_rows(rows)
-        drawn = zipar(
+        low_result = zipar(
             self.target,
             self.window,
             chance.cycle(1),
@@ -85,5 +85,5 @@ class LowRows:
             prefix=self.resampler.reduce(tokens, range(low_rows.start)),
             stop_row=low_rows.stop,
         )
-        self.low, self.passes = drawn.tokens, drawn.passes
-        return RowDraft(self.resampler.enlarge(drawn.tokens, low_rows))
+        self.low, self.passes = low_result.tokens, low_result.passes
+        return RowDraft(self.resampler.enlarge(low_result.tokens, low_rows))

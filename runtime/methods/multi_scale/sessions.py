@@ -85,11 +85,13 @@ def preview_session(preview: Preview, method: MuloMethod) -> DecodingSession:
     window = small.width if config.draft_window is None or method.lossless else config.draft_window
 
     def start(chance: Chance) -> DecodingSteps:
-        drawn = zipar(preview.small_target(config.greedy), window, chance.cycle(1), adaptive=config.draft_adaptive)
-        drafter = _EnlargedPreview(preview.enlarge(drawn.tokens))
-        target = preview.large_target(drawn.tokens)
+        small_result = zipar(
+            preview.small_target(config.greedy), window, chance.cycle(1), adaptive=config.draft_adaptive
+        )
+        drafter = _EnlargedPreview(preview.enlarge(small_result.tokens))
+        target = preview.large_target(small_result.tokens)
         repaired: DecodingResult = yield from _repaired(target, drafter, method, preview.large.height, chance)
-        kept = tuple(small.cells + cell for cell in repaired.kept_cells or ())
-        return repaired._replace(tokens=np.concatenate([drawn.tokens, repaired.tokens]), kept_cells=kept)
+        kept_cells = tuple(small.cells + cell for cell in repaired.kept_cells or ())
+        return repaired._replace(tokens=np.concatenate([small_result.tokens, repaired.tokens]), kept_cells=kept_cells)
 
     return DecodingSession(SessionTimers(preview.timer), start)

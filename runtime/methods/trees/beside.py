@@ -77,8 +77,8 @@ def window_plan(settings: Mapping[str, Shown], name: str, rule: Rule) -> WindowP
     Raises:
         ValueError: A setting is out of range.
     """
-    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    spec, window = RULES[name], replace(WINDOW, **given)
+    changes: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    spec, window = RULES[name], replace(WINDOW, **changes)
     if not window.is_exact:
         raise ValueError("window.coupling: expected independent or maximal beside trees, got 'confidence'")
     if spec.greedy and "iid" in spec.drawn:

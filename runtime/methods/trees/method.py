@@ -149,30 +149,35 @@ class TreeConfig(MethodConfig):
 
         A cost-aware policy also takes `costs=FILE`, a curve that `underpaint costs` wrote, instead of single costs.
         """
-        known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, GIVEN_BY_ENGINE)}
+        part_types: dict[str, dict[str, Any]] = {
+            "policy": {},
+            "rule": settings_of(RULES[self.rule].make, GIVEN_BY_ENGINE),
+        }
         if self.policy != NO_POLICY:
-            known["policy"] = settings_of(POLICIES[self.policy].make)
+            part_types["policy"] = settings_of(POLICIES[self.policy].make)
             if self._takes_costs():
-                known["policy"][COSTS_SETTING] = Path
+                part_types["policy"][COSTS_SETTING] = Path
         parts = {"skipping": settings_of(Skipping), "window": window_settings(), "drawn": settings_of(DrawnSettings)}
-        known |= {part: kinds for part, kinds in parts.items() if getattr(self, part) is not None}
-        given = read_parts(method, split_settings(settings), known)
+        part_types |= {part: kinds for part, kinds in parts.items() if getattr(self, part) is not None}
+        values = read_parts(method, split_settings(settings), part_types)
         policy, cost_curve = dict(self.policy_settings), self.cost_curve
-        for name, value in given["policy"].items():
-            if known["policy"][name] is Path:
+        for name, value in values["policy"].items():
+            if part_types["policy"][name] is Path:
                 costs = read_engine_costs(Path(str(value)))
                 policy.update(costs.settings_for(POLICIES[self.policy]))
                 cost_curve = costs.fingerprint
             else:
                 policy[name] = value
-        rule = {**self.rule_settings, **given["rule"]}
+        rule = {**self.rule_settings, **values["rule"]}
         return dataclasses.replace(
             self,
             policy_settings=policy,
             rule_settings=rule,
             published_k=self.published_k if rule.get("k") == self.rule_settings.get("k") else None,
             cost_curve=cost_curve,
-            **cast("dict[str, Any]", {part: {**getattr(self, part), **given[part]} for part in parts if part in given}),
+            **cast(
+                "dict[str, Any]", {part: {**getattr(self, part), **values[part]} for part in parts if part in values}
+            ),
         )
 
     def _takes_costs(self) -> bool:
@@ -199,11 +204,11 @@ class TreeConfig(MethodConfig):
             return scaled.build(method, tables)
         if tables.costs is not None and self._takes_costs():
             costs = tables.costs.settings_for(POLICIES[self.policy])
-            taken = not costs.keys() <= self.policy_settings.keys()
+            uses_costs = not costs.keys() <= self.policy_settings.keys()
             cost_aware = dataclasses.replace(
                 self,
                 policy_settings={**costs, **self.policy_settings},
-                cost_curve=tables.costs.fingerprint if taken else self.cost_curve,
+                cost_curve=tables.costs.fingerprint if uses_costs else self.cost_curve,
             )
             return cost_aware.build(method, dataclasses.replace(tables, costs=None))
         rule = build_rule(self.rule, self.rule_settings, tables)
@@ -216,9 +221,9 @@ class TreeConfig(MethodConfig):
         if self.window is not None:
             plan = window_plan(self.window, self.rule, rule)
             if self.drawn is not None:
-                drawn = build(DrawnSettings, dict(self.drawn), f"drawn of '{method}'")
+                drawn_settings = build(DrawnSettings, dict(self.drawn), f"drawn of '{method}'")
                 plan = plan._replace(
-                    drawn_rules=drawn.rules(self.policy_settings.get("with_replacement", False) is True)
+                    drawn_rules=drawn_settings.rules(self.policy_settings.get("with_replacement", False) is True)
                 )
             return TreeMethod(method, self, lossless, True, policy, rule, window=plan)
         if self.skipping is None:
@@ -250,9 +255,9 @@ def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset
         if pair in ((sampled.policy, sampled.rule), (greedy.policy, greedy.rule)):
             return greedy if temperature == 0 else sampled
     for sampled, greedy in trees:
-        known = greedy if temperature == 0 else sampled
-        if known.policy == pair[0]:
-            return dataclasses.replace(config, policy_settings=known.policy_settings)
+        preset_config = greedy if temperature == 0 else sampled
+        if preset_config.policy == pair[0]:
+            return dataclasses.replace(config, policy_settings=preset_config.policy_settings)
     return config
 
 

@@ -155,8 +155,8 @@ class WindowGrowth:
             torch.mul(progress.cells, candidates, out=self._addresses)
             flat = self._candidates.view(batch, 1, levels * candidates)
             cell_uniforms(flat, *state.noise, progress.cycles, self._addresses, self._role)
-            drawn = self._candidates, self._proposals, window.arrivals
-            add_candidates(tree, state.layout, state.lengths.levels, *drawn, self._grid.cells - 1)
+            buffers = self._candidates, self._proposals, window.arrivals
+            add_candidates(tree, state.layout, state.lengths.levels, *buffers, self._grid.cells - 1)
 
     def observe(self, state: State) -> None:
         window, table, tree, verdicts = self._window, self._table, self._read(state), state.verdicts
@@ -203,11 +203,11 @@ def _table(state: State, window: JacobiWindow, cells: int) -> LookupBuffers:
         return torch.zeros(shape, dtype=torch.int64, device=device)
 
     passes = (batch, drafts, drafts) if seen else (1, 1, 1)
-    kept = (batch, decided) if decided else (1, 1)
+    decided_shape = (batch, decided) if decided else (1, 1)
     return LookupBuffers(
-        rows(*kept, vocab_size) if decided else rows(1, 1, 1),
-        rows(*kept).double(),
-        whole(*kept, PARTS.value),
+        rows(*decided_shape, vocab_size) if decided else rows(1, 1, 1),
+        rows(*decided_shape).double(),
+        whole(*decided_shape, PARTS.value),
         rows(*passes, vocab_size) if seen else rows(1, 1, 1, 1),
         whole(*passes),
         whole(*passes),

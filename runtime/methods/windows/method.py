@@ -87,8 +87,8 @@ class JacobiConfig(MethodConfig):
         window = settings_to_tune(JacobiWindow, asdict(self.window))
         if self.window.candidates == 1:  # a chain; windows with candidates need other rules
             window.pop("candidates")
-        own = {f"window.{name}": tried for name, tried in _named(window).items()}
-        return own | settings_to_tune(rule, values, "rule")
+        named_window = {f"window.{name}": tried for name, tried in _named(window).items()}
+        return named_window | settings_to_tune(rule, values, "rule")
 
     def with_rule(self, rule: str, temperature: float) -> JacobiConfig:
         """See `MethodConfig`. Temperature 0 uses the same rule, as the distributions are one-hot."""
@@ -106,14 +106,14 @@ class JacobiConfig(MethodConfig):
             if key == "rule":
                 start = replace(start, rule=RULES[value].name, rule_settings=no_settings())
         rule = settings_of(RULES[start.rule].make, GIVEN_BY_ENGINE)
-        known = {"window": _named(settings_of(JacobiWindow)), "rule": rule}
-        given = read_parts(method, [pair for pair in pairs if pair[0] != "rule"], known, f"method '{method}'")
-        window = {"length" if name == _LENGTH else name: value for name, value in given["window"].items()}
+        part_types = {"window": _named(settings_of(JacobiWindow)), "rule": rule}
+        values = read_parts(method, [pair for pair in pairs if pair[0] != "rule"], part_types, f"method '{method}'")
+        window = {"length" if name == _LENGTH else name: value for name, value in values["window"].items()}
         try:
-            own = replace(start.window, **cast("Mapping[str, Any]", window))
+            new_window = replace(start.window, **cast("Mapping[str, Any]", window))
         except ValueError as error:
             raise ValueError(f"method '{method}': {error}") from error
-        changed = replace(start, window=own, rule_settings={**start.rule_settings, **given["rule"]})
+        changed = replace(start, window=new_window, rule_settings={**start.rule_settings, **values["rule"]})
         changed.check()
         return changed
 
