@@ -52,7 +52,7 @@ def check_invariance(
     models: Sequence[str] = (),
     backend: str = CPU,
     seed: int = 0,
-    report: Callable[[str], None] = lambda said: None,
+    report: Callable[[str], None] = lambda message: None,
 ) -> Iterator[PassComparison]:
     """Compare every target and drafter of a folder, or only those in `models`.
 
@@ -92,7 +92,7 @@ def compare_passes(
     arithmetic: Arithmetic,
     prefix: IntArray,
     seed: int = 0,
-    report: Callable[[str], None] = lambda said: None,
+    report: Callable[[str], None] = lambda message: None,
 ) -> Iterator[PassComparison]:
     """Compare the passes of one target, which must return logits, after the tokens [P] of a prompt."""
     report(f"{target.name}: passes of 1")

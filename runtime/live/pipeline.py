@@ -280,7 +280,7 @@ class LivePipeline:
         return self.live.decode(tokens)
 
     def check_passes(
-        self, seed: int = 0, report: Callable[[str], None] = lambda said: None
+        self, seed: int = 0, report: Callable[[str], None] = lambda message: None
     ) -> Iterator[PassComparison]:
         """Compare passes over many positions and rows with one-position passes; see `evaluation.invariance`.
 
