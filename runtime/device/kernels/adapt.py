@@ -1,4 +1,4 @@
-"""ADT-Tree's adaptation on the device: the next tree's depth and width, as `algos.draft.adt`."""
+"""ADT-Tree's adaptation on the device: the depth and width of the next tree, as in `algos.draft.adt`."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,10 @@ from underpaint.runtime.device.language import kernel, tl
 
 
 class AdaptState(NamedTuple):
-    """What an image remembers of its trees.
+    """The sizes and acceptances of each image's earlier trees.
 
-    depths, widths [B, cells + 1] int64 and accepted [B, cells + 1] float64: of the tree that decided a cell, the last
-    place that of the last tree; a depth of 0: no tree did; an acceptance below 0: nothing was verified.
+    depths, widths [B, cells + 1] int64 and accepted [B, cells + 1] float64: of the tree that decided each cell, and, as
+    the last entry, of the last tree. Depth 0: no tree decided the cell. Acceptance below 0: no tree was verified.
     """
 
     depths: Tensor
@@ -20,9 +20,9 @@ class AdaptState(NamedTuple):
 
 
 class AdaptSettings(NamedTuple):
-    """`algos.draft.adt.AdtTree`'s settings as numbers; what is a choice of two is 1 or 0.
+    """The settings of `algos.draft.adt.AdtTree` as numbers; a choice of two is 1 or 0.
 
-    beta [1] float64. row: cells of a row.
+    beta [1] float64. row: cells per row.
     """
 
     beta: Tensor
@@ -30,7 +30,7 @@ class AdaptSettings(NamedTuple):
     ratio: int
     vertical: int
     row_start: int
-    """0 carries the last tree's state on, 1 takes the upper cell's, 2 the start state."""
+    """0: start a row from the last tree's state; 1: from the upper cell's; 2: from the start state."""
     of_last: int
     step_depth: int
     step_width: int
@@ -45,7 +45,7 @@ class AdaptSettings(NamedTuple):
 
 
 class Adapting(NamedTuple):
-    """What adapts, and the [B] int64 limits of the next tree that it sets."""
+    """The memory and the settings of an adaptation, and the [B] int64 limits of the next tree that it sets."""
 
     held: AdaptState
     how: AdaptSettings
@@ -56,15 +56,15 @@ class Adapting(NamedTuple):
 
 @kernel
 def adapt(adapting, accepted, cell, size, deepest, image, most_cells, most_nodes, LANES: tl.constexpr):
-    """Learn from an image's verdict, and set the limits of its next tree.
+    """Learn from an image's verdict, and set the limits of its next tree; called by `commit.advance_kernel`.
 
-    accepted: drafted tokens, below LANES; cell: the first that is not decided; size, deepest: nodes and levels of the
-    verified tree; most_nodes: drafted ones of a tree.
+    accepted: number of accepted draft tokens, below LANES. cell: first undecided cell. size, deepest: nodes (with the
+    root) and levels of the verified tree. most_nodes: most drafted nodes of a tree.
     """
     held, how = adapting.held, adapting.how
     base = image * (most_cells + 1)
     last = base + most_cells
-    grown = size > 1  # a tree with no proposal leaves the state as it was
+    grown = size > 1  # a tree without draft tokens does not change the state
     taken = accepted.to(tl.float64)
     taken = tl.where(how.ratio == 1, taken / tl.maximum(deepest, 1).to(tl.float64), taken)
     last_depth = tl.where(grown, tl.load(adapting.depths + image), tl.load(held.depths + last))

@@ -1,8 +1,8 @@
-"""Row fronts in an adaptive window: a row's first token is held back, and tested as the row above grows.
+"""Row fronts with an adaptive window: a row's first token is held back, and tested as the row above grows.
 
-The reference is `algos.spatial.settle.settle` with `algos.spatial.adaptive_window.AdaptiveWindow` over one front. Rows
-that are open go on by a cell a step, so no more than one row waits, below all of them. The step in which it opens is
-each image's own.
+The reference is `algos.spatial.settle.settle` with `algos.spatial.adaptive_window.AdaptiveWindow` over one front. Open
+rows advance by one cell per step, so at most one row waits to open, below all of them. The step in which it opens
+differs between images.
 """
 
 from typing import NamedTuple
@@ -18,12 +18,12 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class OpeningRows(NamedTuple):
-    """How far rows are, and the first token of the one that is to open. [B] int64 where nothing else is said.
+    """Progress of the rows, and the held-back first token of the row that opens next. [B] int64 unless stated.
 
-    columns [B, H] int64: cells of each row that are decided, from the left. missing: cells before the opening row that
-    are undecided. tests [B, 2] int64: addresses of the noise of its token's test, and of the draw after it. uniforms
-    [B, 1, 2] float64: that noise. token: what is held back. lacked: `missing` at its last test; 0: nothing is held.
-    probs [B, 1, V] float32: the distribution of that test.
+    columns [B, H] int64: number of decided cells of each row, from the left. missing: undecided cells before the
+    opening row. tests [B, 2] int64: noise addresses of the held token's test, and of the draw after it. uniforms
+    [B, 1, 2] float64: the noise at these addresses. token: the held-back token. lacked: `missing` at its last test; 0
+    if no token is held. probs [B, 1, V] float32: the distribution of that test.
     """
 
     columns: Tensor
@@ -59,7 +59,7 @@ def lay_adaptive_kernel(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
 ) -> None:
-    """One program an image; the last position of the pass is the proxy's."""
+    """One program per image; the last position of the pass is the proxy of the row that opens."""
     image = tl.program_id(0)
     prefix = tl.load(prefixes + image)
     going = tl.load(status + image) == 0
@@ -102,9 +102,10 @@ def lay_adaptive_kernel(
 def lay_adaptive(
     status: Tensor, progress: Progress, rows: OpeningRows, out: FrontPass, grid: Grid, window: int
 ) -> None:
-    """Lay out the next step of every image that goes on; its first cell is decided in progress.decided.
+    """Lay out the next step of every unfinished image, whose first cell is already decided in progress.decided.
 
-    Fed is what the last step decided, and from `window` cells of the row above on a proxy of the row that opens.
+    The pass feeds the cells that the last step decided. It also feeds a proxy of the row that opens, from `window`
+    decided cells of the row above until that row is complete.
     """
     batch, count = out.tokens.shape
     launch(
@@ -153,7 +154,7 @@ def settle_adaptive_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (position, image); the one of the opening row alone reads and writes what is held back."""
+    """One program per (position, image); only the opening row's program reads and writes the held-back token."""
     place, image = tl.program_id(0), tl.program_id(1)
     cell = tl.load(settled + image * T + place)
     if cell < 0:
@@ -173,12 +174,12 @@ def settle_adaptive_kernel(
             chance = tl.load(row + token).to(tl.float64)
             if flip(tl.load(tests + image * 2), chance, tl.load(offer + token).to(tl.float64)) == 0:
                 redrawn = draw_excess(row, offer, DRAWN, token, V, tl.load(tests + image * 2 + 1), BLOCK)
-                kept = (lacking == 0) | (redrawn == V)  # of V: the distributions differ by rounding alone
+                kept = (lacking == 0) | (redrawn == V)  # V: the distributions differ only by rounding
                 token = tl.where(redrawn < V, redrawn, token)
     else:
         token = draw(row, V, tl.load(uniforms + image * T + place), BLOCK)
         kept = (opening & (lacking > 0)) == 0
-    tl.debug_barrier()  # all have read what is held before any writes
+    tl.debug_barrier()  # all threads have read the held-back token before any thread writes it
     if token == V:
         tl.store(status + image, 3)
         return
@@ -205,9 +206,9 @@ def settle_adaptive(
     verdicts: Verdicts,
     width: int,
 ) -> None:
-    """Decide the cells out.settled by probs [B, N, V] and uniforms [B, 1, T] float64, or hold back the opening row's.
+    """Decide the cells out.settled from probs [B, N, V] and uniforms [B, 1, T] float64.
 
-    out.settled becomes -1 where nothing is decided. width: of the grid.
+    The opening row's token may be held back; out.settled then becomes -1. width: width of the grid.
     """
     batch, nodes, vocab_size = probs.shape
     count = out.settled.shape[1]

@@ -1,8 +1,8 @@
 """Attention of new positions to an image's live cache and to each other under ancestor masks, in one launch.
 
-Where heads and images alone would leave multiprocessors idle, several programs share the keys (flash-decoding,
-https://pytorch.org/blog/flash-decoding). Each stores the largest score, the sum of weights and the mixed values of its
-own tiles; the last of them to finish puts these together.
+If heads and images alone would leave multiprocessors idle, several programs split the keys (flash-decoding,
+https://pytorch.org/blog/flash-decoding). Each stores the largest score, the sum of weights and the weighted sum of
+values of its own tiles. The last of them to finish combines these.
 """
 
 from typing import NamedTuple
@@ -14,22 +14,22 @@ from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, processors, tl
 
 WORD = 64
-"""New positions that one int64 of a mask names."""
+"""New positions per int64 word of a mask."""
 TILE = 64
 """Cached positions that a program reads at once."""
 MOST_QUERIES = 32
-"""Queries of one program. More keep rows in registers that spill, and leave multiprocessors idle."""
+"""Most queries of one program. With more, registers spill and multiprocessors are left idle."""
 MOST_SPLITS = 8
 FOLD = 128
-"""Cached positions that take as many instructions as storing a part and putting all of them together."""
+"""Cached positions that take as many instructions as storing a part and combining all parts."""
 MOVED = 3.0
-"""How much longer a multiprocessor's share of the bandwidth takes over a position than its instructions do."""
+"""Time to move a cached position with one multiprocessor's share of the bandwidth, relative to computing it."""
 
 
 class Filled(NamedTuple):
-    """Which slots of a cache count, where cells are decided in any order.
+    """The slots of a cache that are filled, for methods that decide cells in any order.
 
-    slots [B, S] int32: 1 where one is filled. bounds [B, T] int64: the slots that a new position sees lie below.
+    slots [B, S] int32: 1 if the slot is filled. bounds [B, T] int64: a new position sees only slots below its bound.
     """
 
     slots: Tensor
@@ -38,9 +38,9 @@ class Filled(NamedTuple):
 
 @kernel
 def attended(q, k, v, sees, scale, best, total, mixed):
-    """One tile of an online softmax: the largest score, the sum of weights and the mixed values so far.
+    """Add one tile to an online softmax: the largest score, the sum of weights and the weighted sum of values so far.
 
-    q [T, D], k and v [S, D]. sees [T, S]: which positions a query sees.
+    q [T, D], k and v [S, D]. sees [T, S]: the positions that each query sees.
     """
     scores = tl.where(sees, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
     most = tl.maximum(best, tl.max(scores, axis=1))
@@ -54,9 +54,9 @@ def attended(q, k, v, sees, scale, best, total, mixed):
 
 @kernel
 def attended_alone(q, k, v, sees, scale, best, total, mixed):
-    """One tile for a single query [1, D]: each of L lanes keeps a softmax of its own, so no warp waits for another.
+    """Add one tile for a single query [1, D]; each of L lanes keeps its own softmax, so no warp waits for another.
 
-    k and v [steps, L, D]. sees [steps, L]: which positions the query sees.
+    k and v [steps, L, D]. sees [steps, L]: the positions that the query sees.
     """
     scores = tl.sum(k.to(tl.float32) * q.to(tl.float32), axis=2) * scale
     scores = tl.where(sees, scores, float("-inf"))
@@ -100,13 +100,13 @@ def attention_kernel(
     LANES: tl.constexpr,
     DBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (head of keys and block of its queries, row, split).
+    """One program per (key head and block of its queries, row, split).
 
-    It takes every SPLITS-th tile of the live cache, then every SPLITS-th of the new positions.
+    It reads every SPLITS-th tile of the live cache, then every SPLITS-th tile of the new positions.
     """
     count = group * T
     chunks = tl.cdiv(count, TBLOCK)
-    head, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks  # those of one head read its keys together
+    head, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks  # programs of one head read its keys together
     row, split = tl.program_id(1), tl.program_id(2)
     image = row % batch
     line = (row * kv_heads + head).to(tl.int64)
@@ -133,7 +133,7 @@ def attention_kernel(
         place = start + old
         there = place < length
         if SPARSE:
-            # What an earlier batch left may be NaN, and no weight of 0 takes that away.
+            # An unfilled slot may hold NaN from an earlier batch, which a weight of 0 would not remove.
             there = there & (tl.load(filled + image * S + place, there, other=0) == 1)
         at = cache + (line * S + tl.expand_dims(place, -1)) * D + depth
         here = tl.expand_dims(there, -1) & inner
@@ -197,22 +197,22 @@ def attention_kernel(
 
 
 def most_programs(heads: int, kv_heads: int, positions: int) -> int:
-    """Return the programs of a row without a split, in a pass over at most `positions` new ones."""
+    """Return the number of programs per row without a split, in a pass over at most `positions` new positions."""
     return kv_heads * -(-heads // kv_heads * positions // MOST_QUERIES)
 
 
 def splits_of(programs: int, live: int, queries: int, device: torch.device) -> int:
-    """Choose how many parts the keys are split into: more than one only where multiprocessors would be idle.
+    """Choose the number of parts of a split over the keys: more than one only if multiprocessors would be idle.
 
-    Costs are in cached positions: what a program computes, or what all of them move where that takes longer. A part is
+    Costs are in cached positions: what one program computes, or what all programs move if that takes longer. A part is
     written and read again, which with many queries costs as much as many positions. Costs that differ by less than a
-    tile count as equal; then the program that computes less wins.
+    tile count as equal; then the split with less computation per program wins.
 
     Args:
-        programs: Of a launch without a split.
-        live: Cached positions of each.
-        queries: Of each.
-        device: Where they run.
+        programs: Programs of a launch without a split.
+        live: Cached positions per program.
+        queries: Queries per program.
+        device: Device that runs them.
     """
     at_once = processors(device) * (2 if queries == 1 else 1)  # a lone query waits for memory most of the time
 
@@ -237,15 +237,15 @@ def attention(
     filled: Filled | None = None,
     splits: int | None = None,
 ) -> None:
-    """Fill out [R, T, H * D] with softmax attention of query [R, H, T, D].
+    """Fill out [R, T, H * D] with softmax attention of query [R, H, T, D]; row r belongs to image r % B.
 
-    cache [2, R, K, S, D]: keys and values, each for H / K heads of queries. Image b's rows see positions unseen[r] to
-    lengths[b] - 1 of them (int64 [R] and [B]; row r is image r % B's). slots [2, R, K, M, D]: keys and values of this
-    cycle's new positions.
-    masks [B, T, words] int64: bit j of word w says that a query sees slot 64 w + j. A query sees at least one position.
-    arrivals [R, at least K * ceil(H / K * T / 32)] int32: 0, before and behind it.
-    live: cached positions that the count of moved bytes and the number of splits assume. filled: which of the cached
-    positions count; None for all. splits: of the keys; None chooses.
+    cache [2, R, K, S, D]: keys and values; each key head serves H / K query heads. Row r of image b sees the cached
+    positions unseen[r] to lengths[b] - 1 (int64 [R] and [B]). slots [2, R, K, M, D]: keys and values of this cycle's
+    new positions.
+    masks [B, T, words] int64: bit j of word w is set if a query sees slot 64 w + j. A query sees at least one position.
+    arrivals [R, at least K * ceil(H / K * T / 32)] int32: 0 before and after the launch.
+    live: cached positions assumed by the count of moved bytes and the choice of the split. filled: the cached
+    positions that are filled; None for all. splits: number of parts of the keys; None to choose it.
     """
     rows, heads, positions, width = query.shape
     words = masks.shape[2]

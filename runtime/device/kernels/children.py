@@ -1,4 +1,4 @@
-"""Children of expanded nodes that are their likeliest tokens."""
+"""The likeliest tokens of expanded nodes, which become their children."""
 
 from torch import Tensor
 
@@ -6,15 +6,15 @@ from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLeve
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
-"""Tokens whose likeliest one program finds; the last program of an image merges them."""
+"""Tokens in which one program finds the likeliest ones; the last program of an image merges the results."""
 
 
 @kernel
 def store_top(row, held, tile, V, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Store at `held` the COUNT likeliest tokens of a tile of a distribution: falling, ties by rising token.
+    """Store at `held` the COUNT likeliest tokens of a tile of a distribution: descending, ties by ascending token.
 
-    A token is one int64, its probability's bits above its place from behind; -1 where the tile has fewer tokens that
-    have probability (a normal number).
+    A token is stored as one int64: the bits of its probability in the upper half, 0x7FFFFFFF - token in the lower. If
+    the tile has fewer tokens whose probability is a normal number, the other places become -1.
     """
     place = tile * BLOCK + tl.arange(0, BLOCK)
     given = tl.load(row + place, place < V, other=0.0)
@@ -28,7 +28,7 @@ def store_top(row, held, tile, V, COUNT: tl.constexpr, BLOCK: tl.constexpr):
 
 @kernel
 def best_of_tiles(tops, rows, held, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HELD: tl.constexpr):
-    """[ROWS, COLUMNS]: the C likeliest of each row of an image, of what `store_top` stored of its tiles."""
+    """Return [ROWS, COLUMNS]: the C likeliest tokens of each row of an image, from the tiles of `store_top`."""
     row, column, lane = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, HELD)
     inside = (row[:, None] < rows) & (lane[None, :] < held)
     packed = tl.load(tops + row[:, None] * held + lane[None, :], inside, other=-1, cache_modifier=".cg")
@@ -42,9 +42,10 @@ def best_of_tiles(tops, rows, held, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS
 
 @kernel
 def is_last(arrivals, count):
-    """Whether this program is the last of `count` that come here; it may read what they stored, past its own cache.
+    """Return whether this program is the last of `count` that arrive here, by an atomic add after a barrier.
 
-    So what a whole row or image needs is done in the launch that made its parts. `arrivals` is 0 before and behind it.
+    The last one may read what the others stored, with loads that bypass its own cache. So the launch that makes the
+    parts of a row or image can also finish the whole. `arrivals` is 0 before and after.
     """
     tl.debug_barrier()
     last = tl.atomic_add(arrivals, 1, sem="acq_rel") == count - 1
@@ -54,12 +55,12 @@ def is_last(arrivals, count):
 
 
 def tiles_of(vocab_size: int) -> int:
-    """Tiles that a row is cut into, each of `tile_of` tokens."""
+    """Return the number of tiles that a row is cut into, each of `tile_of` tokens."""
     return -(-vocab_size // tile_of(vocab_size))
 
 
 def tile_of(vocab_size: int) -> int:
-    """Tokens whose likeliest one program finds."""
+    """Return the number of tokens of a tile, in which one program finds the likeliest ones."""
     return min(TILE, next_power_of_2(vocab_size))
 
 
@@ -88,7 +89,7 @@ def take_children_kernel(
     NEXT_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (tile, row, image); the last of an image gives its nodes their children."""
+    """One program per (tile, row, image); the last program of an image gives its nodes their children."""
     tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     line = (image * rows + row).to(tl.int64)
     store_top(probs + line * V, tops + (line * tiles + tile) * MOST, tile, V, MOST, BLOCK)
@@ -121,10 +122,10 @@ def take_children(
     levels: Tensor,
     following: tuple[ShapeLevel, LevelRows] | None,
 ) -> None:
-    """Give the nodes of one level of a static tree their likeliest tokens, and lay out the level below.
+    """Give the nodes of one level of a static tree their likeliest tokens as children, and lay out the level below.
 
-    probs [B, F, V] float32: of the nodes that the level expands. tops [B, F, tiles, most] int64: scratch, `most` the
-    children of a node. arrivals [B] int32: 0. tokens, exists, levels, following: see `drawn_level.draw_level`.
+    probs [B, F, V] float32: of the nodes that the level expands. tops [B, F, tiles, most] int64: scratch for `most`
+    children per node. arrivals [B] int32: 0. tokens, exists, levels, following: see `drawn_level.draw_level`.
     """
     batch, rows, tiles, most = tops.shape
     vocab_size = probs.shape[2]

@@ -1,4 +1,4 @@
-"""Taking in a verdict: accepted keys, values and features, the tokens, and where each image stands."""
+"""Commit of a verdict: the accepted keys, values and features, the tokens, and the progress of each image."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,7 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class Handed(NamedTuple):
-    """Features [R, T, F] of new positions, of which out [R, F] takes the one at places [B] int64.
-
-    positions, width: T and F.
-    """
+    """Features [R, positions, width] of new positions; out [R, width] takes each row's at index places [B] int64."""
 
     features: Tensor
     out: Tensor
@@ -25,7 +22,7 @@ class Handed(NamedTuple):
 
 @kernel
 def hand_over(handed, row, image, goes):
-    """Copy a row's feature, if it goes."""
+    """Copy a row's feature to `handed.out` if `goes`."""
     if goes:
         place = row * handed.positions + tl.load(handed.places + image)
         for start in range(0, handed.width, 1024):
@@ -55,9 +52,9 @@ def commit_cache_kernel(
     COUNT: tl.constexpr,
     DBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (row and head, layer and kind): its accepted slots behind the live cache.
+    """One program per (row and head, layer and keys or values) copies its accepted slots behind the live cache.
 
-    HANDS: behind the last kind, one program a row copies the feature of its last position; see `Handed`.
+    HANDS: after the last layer, one program per row copies the feature of its last position; see `Handed`.
     """
     line, kind = tl.program_id(0), tl.program_id(1)
     image = (line // heads) % batch
@@ -91,9 +88,9 @@ def commit_cache(
 ) -> None:
     """Copy slots [K, 2, R, H, M, D] of committed positions into cache [K, 2, R, H, S, D] from lengths [B] int64 on.
 
-    Both may be parts of one tensor, see `forwards.Cache`.
-    counts [B] int64: how many, at most `most`. walked: the root's slot 0, then those of path [B, N]; else the first
-    ones. handed: a feature of each row that is copied besides.
+    Both may be parts of one tensor, see `forwards.Cache`. counts [B] int64: number of positions, at most `most`.
+    walked: copy the root's slot 0, then the slots of path [B, N]; otherwise the first slots. handed: a feature of each
+    row to copy in the same launch.
     """
     layers, _, rows, heads, _, width = cache.shape
     moved = 0 if handed is None else 2 * handed.out.numel() * handed.out.element_size()
@@ -118,7 +115,7 @@ def commit_cache(
         D=width,
         COUNT=next_power_of_2(max(2, most)),
         DBLOCK=next_power_of_2(width),
-        warps=4 if most <= 32 else 8,  # with fewer of them registers spill
+        warps=4 if most <= 32 else 8,  # with fewer warps registers spill
     )
 
 
@@ -152,9 +149,9 @@ def advance_kernel(
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (pending position, row): its feature, and the first of an image moves on what is known of it.
+    """One program per (pending position, row) copies its feature; an image's first one also updates its progress.
 
-    Nothing changes where an image did not take part.
+    Nothing changes for an image that did not take part.
     """
     turn, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
@@ -180,7 +177,7 @@ def advance_kernel(
     node = tl.arange(0, NODES)
     size = tl.load(counts + image)
     deepest = tl.max(tl.load(depths + image * N + node, node < size, other=0), axis=0)
-    tl.debug_barrier()  # all threads have read what one of them writes
+    tl.debug_barrier()  # all threads have read the values that one of them overwrites
     tl.store(decided + image * most + cell + lane, token, inside & (cell + lane < most))
     tl.store(pending + image * P + lane, token, inside & (lane < P))
     tl.store(pending_counts + image, count)
@@ -208,8 +205,8 @@ def advance(
 ) -> None:
     """Append the accepted tokens and the extra one, and move every image that took part to its next cycle.
 
-    fed [R, P, F] becomes the target's features [R, T, F] of the root and of the accepted path. adapting: what learns
-    from the verdicts.
+    fed [R, P, F] receives the target's features [R, T, F] of the root and of the accepted path. adapting: an
+    adaptation that learns from the verdicts.
     """
     batch, nodes = tree.tokens.shape
     rows, width, size = fed.shape
@@ -251,7 +248,7 @@ def advance(
 def commit_cells_kernel(
     cache, slots, places, S, M, T, batch, heads, D: tl.constexpr, COUNT: tl.constexpr, DBLOCK: tl.constexpr
 ) -> None:
-    """One program a (row and head, layer and kind)."""
+    """One program per (row and head, layer and keys or values)."""
     line, kind = tl.program_id(0), tl.program_id(1)
     image = (line // heads) % batch
     lane = tl.arange(0, COUNT)
@@ -264,7 +261,7 @@ def commit_cells_kernel(
 
 
 def commit_cells(cache: Tensor, slots: Tensor, places: Tensor) -> None:
-    """Copy the first T of slots [K, 2, R, H, M, D] into cache [K, 2, R, H, S, D] at places [B, T] int64; none at -1."""
+    """Copy the first T of slots [K, 2, R, H, M, D] to places [B, T] int64 of cache [K, 2, R, H, S, D]; -1: no copy."""
     layers, _, rows, heads, _, width = cache.shape
     batch, count = places.shape
     launch(

@@ -1,4 +1,4 @@
-"""Drafts behind what a pass decided, from their new distributions: anew, coupled to what stood there, or raced.
+"""New drafts behind the cells that a pass decided: drawn independently, coupled to the old drafts, or raced.
 
 The reference is `algos.spatial.jacobi.HeldWindow.redraft`.
 """
@@ -19,9 +19,9 @@ CONFIDENCE = tl.constexpr(3)
 
 @kernel
 def mixed_at(said, total, row, row_total, weight, place, there, MIXED: tl.constexpr):
-    """What a draft has at `place`, float64; 0 where it is not `there`.
+    """Return the probabilities (float64) of the tokens at `place`, 0 where not `there`: said / total.
 
-    `weight` of the weights `said` of sum `total`, and MIXED: the rest of the weights `row` of sum `row_total`.
+    MIXED: weight * said / total + (1 - weight) * row / row_total. The totals are the sums of both rows.
     """
     here = tl.load(said + place, there, other=0.0).to(tl.float64) / total
     if MIXED:
@@ -32,7 +32,7 @@ def mixed_at(said, total, row, row_total, weight, place, there, MIXED: tl.conste
 
 @kernel
 def race(said, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
-    """The first place (int64) with the least noise / weight, as `algos.coupling.SampledNoise.race`; see `mixed_at`."""
+    """Return the first token (int64) with the least noise / weight, as `algos.coupling.SampledNoise.race`."""
     best = tl.full((), float("inf"), tl.float64)
     found = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
@@ -50,9 +50,9 @@ def race(said, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BLO
 
 @kernel
 def lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
-    """[share * said + row_share * row - offer * stale]_+ of the tokens [BLOCK] from `start` on, float64; 0 past V.
+    """Return [share * said + row_share * row - offer * stale]_+ [BLOCK] float64 for tokens from `start` on; 0 past V.
 
-    Nothing is read of `row` unless MIXED, nor of `stale` where `offer` is 0.
+    `row` is read only if MIXED and row_share > 0, `stale` only if offer > 0.
     """
     place = start + tl.arange(0, BLOCK)
     now_here = tl.load(said + place, place < V, other=0.0).to(tl.float64) * share
@@ -68,9 +68,9 @@ def lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED: tl.co
 def draw_lacking(
     said, share, row, row_share, stale, offer, V, uniform, MIXED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The index (int64) that `uniform` falls on in the cumulated `lacking_at`; V where all of it is 0.
+    """Return the token (int64) that `uniform` falls on in the cumulative sum of `lacking_at`; V if all of it is 0.
 
-    As `row_maths.draw`, with a whole tile as a part.
+    Works as `row_maths.draw`, but each part is a whole tile.
     """
     most = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
@@ -92,7 +92,7 @@ def draw_lacking(
 
 @kernel
 def is_confident(now, stale, held, confidence, V, BLOCK: tl.constexpr):
-    """Whether `now`, the probability of `held`, is above `confidence` times that in the weights `stale`."""
+    """Return whether `now`, the probability of `held`, is above `confidence` times that under the weights `stale`."""
     before = tl.load(stale + held).to(tl.float64) / row_sum(stale, V, BLOCK)
     return now > tl.load(confidence) * before
 
@@ -102,10 +102,10 @@ def redrawn(
     said, total, row, row_total, weight, stale, held, is_held, own, noise, confidence, U, V,
     KIND: tl.constexpr, MIXED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A draft (int64) from a distribution as `mixed_at` has it.
+    """Return a draft (int64) from a distribution as in `mixed_at`.
 
-    held: the token that stood there, drawn from the weights `stale`; is_held: whether one did. own: the cell's
-    uniforms, U apart by role; confidence: see `WindowBuffers`. Coupled, the draft is `held` as often as can be.
+    held: the old draft, drawn from the weights `stale`, if is_held. own: the cell's uniforms, U apart by role.
+    confidence: see `WindowBuffers`. With MAXIMAL, the draft stays `held` as often as possible.
     """
     token = held
     stays = False
@@ -115,7 +115,7 @@ def redrawn(
     else:
         if KIND != INDEPENDENT:
             stays = is_held
-            if is_held:  # `stale` lies behind the last row where a window is drafted one cell further
+            if is_held:  # otherwise `stale` may lie past the last row, for the first cell behind a window
                 now = mixed_at(said, total, row, row_total, weight, held, is_held, MIXED)
                 if KIND == CONFIDENCE:
                     stays = is_confident(now, stale, held, confidence, V, BLOCK)
@@ -126,7 +126,7 @@ def redrawn(
         if stays == 0:
             share, row_share = weight / total, (1.0 - weight) / row_total
             found = draw_lacking(said, share, row, row_share, stale, offer, V, tl.load(own), MIXED, BLOCK)
-            # Where nothing is lacking, only rounding tells the distributions apart.
+            # If nothing is lacking, the distributions differ only by rounding.
             token = tl.where((found < V) | (is_held == 0), found, held)
     return token
 
@@ -148,7 +148,7 @@ def couple_kernel(
     LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (draft, image). The draft at `place` moves to the front by what was decided."""
+    """One program per (draft, image). The draft at `place` moves forward by the number of decided cells."""
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
@@ -184,12 +184,12 @@ def couple(
     most: int,
     last_row: bool = False,
 ) -> None:
-    """Fill the window's tokens behind what the verdicts took of trees of `levels` [B] int64 drafts.
+    """Fill window.tokens with new drafts for the cells behind those that the verdicts decided.
 
-    cells [B] int64: decided since, so a draft's cell is as far behind as its place; most: of the picture. kind:
-    INDEPENDENT, MAXIMAL, GUMBEL or CONFIDENCE. last_row: the first cell behind the window is drafted too. Draft k has
-    its new distribution in row window.nodes[k] of tree.probs, the one that it was drawn from in row k of
-    tree.draft_probs.
+    levels [B] int64: drafts of each tree. cells [B] int64: decided cells after the verdict, so draft k is for cell
+    cells - taken + k. most: cells of the picture. kind: INDEPENDENT, MAXIMAL, GUMBEL or CONFIDENCE. last_row: draft the
+    first cell behind the window too. Draft k's new distribution is row window.nodes[k] of tree.probs, and the one that
+    it was drawn from is row k of tree.draft_probs.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]

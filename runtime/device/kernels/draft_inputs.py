@@ -1,4 +1,4 @@
-"""What a drafter is fed: a token's embedding beside the feature of the token before it, looked up in one launch."""
+"""Drafter inputs: each token's embedding, and the feature of the token before it, in one launch."""
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ def draft_inputs_kernel(
     PARENTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (position, row)."""
+    """One program per (position, row)."""
     turn, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
     token = tl.load(tokens + image * T + turn)
@@ -48,8 +48,8 @@ def draft_inputs(
 ) -> None:
     """Fill features_out and embeddings_out, each [R, T, F], halves of one buffer or two, for tokens [B, T] int64.
 
-    codes [C, F]: embeddings, looked up. features [R, K, F]: of the tokens before. parents [B, T] int64: which of the K
-    a token stands behind; None: the one at its own place.
+    codes [C, F]: embedding table. features [R, K, F]: features of the tokens before. parents [B, T] int64: which of the
+    K precedes each token; None if it is the one at the token's own index.
     """
     rows, count, width = features_out.shape
     for out in (features_out, embeddings_out):

@@ -1,4 +1,4 @@
-"""A level of drawn siblings in one launch: the drafter's rows as distributions, and the children drawn from them."""
+"""A level of drawn siblings in one launch: the drafter's distributions, and the children drawn from them."""
 
 from typing import NamedTuple, Self
 
@@ -15,10 +15,10 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class DrawnRows(NamedTuple):
-    """Where a level's distributions go.
+    """Outputs for the distributions of a level.
 
-    probs [B, F, V] float32; support [B, F] int32: tokens of positive probability; finite [B, F] int32: 0 where a logit
-    was not. All may be slices of larger buffers along their second axis.
+    probs [B, F, V] float32. support [B, F] int32: number of tokens with positive probability. finite [B, F] int32: 0 if
+    a logit was not finite. All may be slices of larger buffers along their second axis.
     """
 
     probs: Tensor
@@ -27,8 +27,10 @@ class DrawnRows(NamedTuple):
 
 
 class LevelSync(NamedTuple):
-    """How a launch's programs wait for each other, 0 before and behind it: which rows know their supports, a bit each
-    [B] int64 (a tree has at most 64 nodes), and how many programs have ended [B] int32."""
+    """Counters by which the programs of a launch wait for each other, 0 before and after it.
+
+    known [B] int64: a bit per row that knows its support (at most 64 nodes). arrivals [B] int32: programs that ended.
+    """
 
     known: Tensor
     arrivals: Tensor
@@ -40,10 +42,10 @@ class LevelSync(NamedTuple):
 
 @kernel
 def children_before(level, exists, support, known, shape, row, rows, ROWS: tl.constexpr, REPEATS: tl.constexpr):
-    """How many children the rows before `row` draw and this one, and how many places come before this one's.
+    """Return the children that the rows before `row` draw and that it draws, and its places and those before them.
 
-    A row of fewer tokens than children draws fewer, so each tells the others its support and waits for those before
-    it, which started before it.
+    Unless REPEATS, a row with fewer tokens than children draws fewer. So each row announces its support by an atomic
+    or, and waits for the rows before it, whose programs started before its own.
     """
     lane = tl.arange(0, ROWS)
     above = tl.load(level.places + shape * rows + lane, lane < rows, other=0)
@@ -104,9 +106,9 @@ def draw_level_kernel(
     SAMPLE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (row, image); the last of an image lays out the level below.
+    """One program per (row, image); the last program of an image lays out the level below.
 
-    A node's number counts those before it that there are, as in `algos.draft.shape`.
+    A node's number is the number of existing nodes before it, as in `algos.draft.shape`.
     """
     row, image = tl.program_id(0), tl.program_id(1)
     given = logits + image.to(tl.int64) * image_stride + row.to(tl.int64) * V
@@ -123,7 +125,7 @@ def draw_level_kernel(
             values, given, row_stride, sampler, place, place < V, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
         )
         tl.store(line + place, share, inside)
-    tl.store(out.finite + image * finite_stride + row, 0, sound == 0)  # a later level clears nothing
+    tl.store(out.finite + image * finite_stride + row, 0, sound == 0)  # no later level resets it to 1
     tl.store(support + row, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
     shape = tl.load(levels + image)
     first = tl.load(level.firsts + shape)
@@ -159,22 +161,22 @@ def draw_level(
     repeats: bool,
     sampler: SamplingParams,
 ) -> None:
-    """Draw the children of one level of a static tree, by the noise of their numbers, and lay out the level below.
+    """Draw the children of one level of a static tree with the noise of their numbers, and lay out the level below.
 
     Args:
-        logits: [R, B, F, V] float32 of the nodes that the level expands, R = 1 or the guidance pair.
-        out: Their distributions; rows from `counts` on are left as they are.
-        counts: [B] int64.
-        sync: Of `LevelSync.allocate`.
-        uniforms: [B, R, N] float64, role DRAFT first.
+        logits: [R, B, F, V] float32, of the nodes that the level expands; R = 1, or 2 for the guidance pair.
+        out: Outputs for their distributions; rows of out.probs from `counts` on are left as they are.
+        counts: [B] int64, number of valid rows.
+        sync: From `LevelSync.allocate`.
+        uniforms: [B, roles, N] float64, role DRAFT first.
         level: The level's tables.
         tokens: [B, N] int64, written where a child is drawn.
-        exists: [B, N] int64, 1 there and 0 at the other children's places; a row with fewer tokens than children
-            yields fewer.
-        levels: [B] int64, levels that an image may grow, which name its shape.
-        following: The level below, and the rows to be filled of it; None for none.
-        repeats: Siblings are independent draws; else each is drawn without those before it.
-        sampler: What makes logits distributions.
+        exists: [B, N] int64, set to 1 for drawn children and to 0 at the other children's places; a row with fewer
+            tokens than children draws fewer.
+        levels: [B] int64, number of levels that an image may grow, which selects its shape.
+        following: The level below and its rows to fill; None if there is none.
+        repeats: Whether siblings are independent draws; otherwise each is drawn without those before it.
+        sampler: Settings that turn logits into distributions.
     """
     pair, batch, rows, vocab_size = logits.shape
     below, fed = following or (level, LevelRows(level.places, level.above, level.masks))
@@ -211,5 +213,5 @@ def draw_level(
         REPEATS=int(repeats),
         FIRST=next_power_of_2(level.before),
         DRAW_BLOCK=max(2, tile(vocab_size, wide=True) // 2),
-        **constants | {"warps": 4 if vocab_size <= 8192 else constants["warps"]},  # eight spill on sm_80
+        **constants | {"warps": 4 if vocab_size <= 8192 else constants["warps"]},  # eight warps spill on sm_80
     )

@@ -1,7 +1,7 @@
-"""What a pass of row fronts feeds, and what it decided: cells of several rows at once, in a fixed window.
+"""Row fronts with a fixed window: the inputs of a pass over cells of several rows at once, and its decisions.
 
-The reference is `algos.spatial.zipar.zipar` over `algos.spatial.canvas.Canvas`. A window w decides cell (i, j) in step
-i w + j, so a step's rows are the same for every image.
+The reference is `algos.spatial.zipar.zipar` over `algos.spatial.canvas.Canvas`. With window w, cell (i, j) is decided
+in step i w + j, so a step has the same rows for every image.
 """
 
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class FrontPass(NamedTuple):
-    """A pass over T positions of each image: one a front, and the proxy of a row that opens. [B, T] int64 each.
+    """A pass over T positions of each image: one per front, and the proxy of a row that opens. [B, T] int64 each.
 
-    tokens, positions: what is fed where. masks: the positions that each sees. bounds: the slots of the cache below
-    which it sees those that are filled. places: the slot that it is kept in, -1 for none. settled: the cell that is
-    decided by what follows it, -1 for none.
-    extents [B] int64: slots of the cache that are in use. filled [B, S] int32: 1 where a slot is.
+    tokens, positions: inputs of the pass. masks: the new positions that each one sees. bounds: each one sees the filled
+    cache slots below its bound. places: the cache slot that keeps it, -1 for none. settled: the cell that is decided
+    from its output, -1 for none.
+    extents [B] int64: cache slots in use. filled [B, S] int32: 1 if a slot is filled.
     """
 
     tokens: Tensor
@@ -54,7 +54,7 @@ def lay_fronts_kernel(
     RASTER: tl.constexpr,
     LANES: tl.constexpr,
 ) -> None:
-    """One program an image; position f of the pass is what the step before decided in the f-th open row."""
+    """One program per image; position f of the pass is the cell that the last step decided in the f-th open row."""
     image = tl.program_id(0)
     step = tl.load(cycles + image)
     prefix = tl.load(prefixes + image)
@@ -88,7 +88,7 @@ def lay_fronts_kernel(
 
 
 def lay_fronts(status: Tensor, progress: Progress, out: FrontPass, grid: Grid, window: int) -> None:
-    """Lay out step progress.cycles, from 1 on; the step before has decided its cells in progress.decided."""
+    """Lay out step progress.cycles, from 1 on; the cells of the step before are decided in progress.decided."""
     batch, count = out.tokens.shape
     launch(
         lay_fronts_kernel,
@@ -126,7 +126,7 @@ def settle_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (position, image)."""
+    """One program per (position, image)."""
     place, image = tl.program_id(0), tl.program_id(1)
     cell = tl.load(settled + image * T + place)
     if takes_part(status, finite, taken, image, rows, ROWS) == 0:
@@ -147,10 +147,7 @@ def settle_kernel(
 def settle(
     probs: Tensor, uniforms: Tensor, out: FrontPass, progress: Progress, verdicts: Verdicts, greedy: bool = False
 ) -> None:
-    """Decide the cells out.settled by probs [B, T, V] and uniforms [B, 1, T] float64.
-
-    greedy: by the likeliest token in their place.
-    """
+    """Decide the cells out.settled from probs [B, T, V] and uniforms [B, 1, T] float64; greedy: by likeliest token."""
     batch, count, vocab_size = probs.shape
     launch(
         settle_kernel,
@@ -176,7 +173,7 @@ def settle(
 
 @kernel
 def advance_fronts_kernel(status, cells, cycles, places, settled, filled, T, S, most, LANES: tl.constexpr) -> None:
-    """One program an image."""
+    """One program per image."""
     image = tl.program_id(0)
     if tl.load(status + image) != 0:
         return
@@ -192,7 +189,7 @@ def advance_fronts_kernel(status, cells, cycles, places, settled, filled, T, S, 
 
 
 def advance_fronts(out: FrontPass, progress: Progress, verdicts: Verdicts) -> None:
-    """Count what was decided and kept, and go to the next step."""
+    """Count the decided cells, mark the kept slots as filled, and go to the next step."""
     batch, count = out.tokens.shape
     launch(
         advance_fronts_kernel,

@@ -1,8 +1,8 @@
-"""Grow a tree of the drafter's likeliest tokens level by level, and taking the best of all.
+"""Growth of a tree of the drafter's likeliest tokens, level by level, and the choice of the best candidates.
 
-The meaning is `algos.draft.tree_builder`. Candidates are numbered level by level, W * C places a level whether they
-are used or not: the order of those that are is the reference's, and so are its ties. A candidate that does not exist
-has the score 0 and is never taken.
+The reference is `algos.draft.tree_builder`. Candidates are numbered level by level, with W * C numbers per level, used
+or not. The used ones have the reference's order, so ties are decided in the same way. A candidate that does not exist
+has score 0 and is never taken.
 """
 
 from typing import NamedTuple
@@ -29,11 +29,11 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class ExpandedRows(NamedTuple):
-    """What each level expands, [L, B, W]; level 0 expands the root alone, in row 0.
+    """The nodes that each level expands, [L, B, W]; level 0 expands only the root, in row 0.
 
-    tokens, candidates (their numbers), parents (rows of the level before that they stand behind): int64.
-    scores: float64, 0 where a row expands nothing. masks [L, B, W, words] int64: the slots that a row sees, its own
-    among them; level l's rows lie in the slots from (l - 1) * W on.
+    tokens, candidates (their numbers), parents (rows of the level before): int64. scores: float64, 0 if a row expands
+    nothing. masks [L, B, W, words] int64: the slots that a row sees, its own included; the rows of level l take the
+    slots from (l - 1) * W on.
     """
 
     tokens: Tensor
@@ -43,14 +43,14 @@ class ExpandedRows(NamedTuple):
     masks: Tensor
 
     def at(self, level: int) -> "ExpandedRows":
-        """The rows of one level."""
+        """Return the rows of one level."""
         return ExpandedRows(*(part.select(0, level) for part in self))
 
 
 class Candidates(NamedTuple):
-    """All candidates, [B, M] with M = L * W * C: tokens, parents (numbers; -1: the root) int64; scores float64.
+    """All candidates, [B, M] with M = L * W * C. tokens and parents (candidate numbers, -1 for the root) int64.
 
-    taken [B, lanes] int64: scratch, numbers of the best.
+    scores float64. taken [B, lanes] int64: scratch for the numbers of the best candidates.
     """
 
     tokens: Tensor
@@ -100,7 +100,7 @@ def grow_level_kernel(
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (row, image); the last of an image finds its level's candidates, and the next level or the tree."""
+    """One program per (row, image). The last of an image finds the level's candidates, and the next level or tree."""
     own, image = tl.program_id(0), tl.program_id(1)
     width = tl.load(widths + image)
     if own < tl.minimum(tl.load(counts + image), width):
@@ -118,7 +118,7 @@ def grow_level_kernel(
     held = (image * rows + row[:, None]) * LANES + lane[None, :]
     reaches = (row < rows) & (row < width)
     packed = tl.load(scratch.tops + held, reaches[:, None] & (lane >= 0)[None, :], other=-1, cache_modifier=".cg")
-    column = tl.zeros((ROWS, LANES), tl.int32)  # the row's tokens that are likelier
+    column = tl.zeros((ROWS, LANES), tl.int32)  # number of the row's tokens that are likelier
     for start in range(0, LANES, 4):
         other = start + tl.arange(0, 4)
         beside = (image * rows + row[:, None]) * LANES + other[None, :]
@@ -139,7 +139,7 @@ def grow_level_kernel(
         take_best(candidates, totals, roots, tree, layout, image, L * W * C, N, most, TOTAL, NODES, LEVELS)
     else:
         following = here + batch * W
-        # Every candidate counts those better than itself (ties: the one found first), and puts itself in that row.
+        # Every candidate counts those better than itself (ties: the one found first); the count is its row.
         flat: tl.constexpr = ROWS * LANES
         score = tl.reshape(tl.where(inside, found, -1.0), (flat,))
         order = tl.reshape(place, (flat,))
@@ -174,7 +174,7 @@ def take_best(
     candidates, totals, roots, tree, layout, image, M, N, most,
     TOTAL: tl.constexpr, NODES: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """Put an image's best candidates behind the root, in their order, as a tree."""
+    """Store the root and an image's best candidates, in the order of their numbers, as its tree."""
     lane = tl.arange(0, TOTAL)
     base = image * M
     total = tl.minimum(tl.load(totals + image), N - 1)
@@ -219,11 +219,11 @@ def grow_level(
     level: int,
     most: int,
 ) -> None:
-    """Make level `level` (from 0) of every image's tree from logits [R, B, rows, V] float32; behind the last, the tree.
+    """Grow level `level` (from 0) of every image from logits [R, B, rows, V] float32; after the last, make the tree.
 
-    Of each image, [B] int64: counts, rows of logits that mean something; widths, nodes expanded a level and children of
-    each; levels; totals, drafted nodes of the tree, below N; roots, the last committed tokens. The tree has its tokens,
-    parents and counts, and with `layout` what `tree_meta` fills; no cell is above `most`.
+    Per image, [B] int64: counts, valid rows of logits; widths, nodes expanded per level and children of each; levels;
+    totals, drafted nodes of the tree, below N; roots, the last committed tokens. Fills the tree's tokens, parents and
+    counts, and, with `layout`, what `tree_meta` fills; no cell is above `most`.
     """
     pair, batch, rows, vocab_size = logits.shape
     depth, _, width = front.tokens.shape

@@ -1,4 +1,4 @@
-"""What verification of a drafted picture sends back, and its pieces: MuLo-SD's rejection islands.
+"""MuLo-SD's rejection islands: judge a drafted picture, and mark the cells to redraw and their islands.
 
 The reference is `algos.spatial.mulo.verify_and_repair` with `algos.accept.mulo.passing_cells`,
 `algos.spatial.neighbourhood` and `algos.spatial.islands`.
@@ -17,12 +17,12 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class IslandBuffers(NamedTuple):
-    """A drafted picture of each image and what becomes of it, [B, N] for N cells where nothing else is said.
+    """A drafted picture of each image and the state of its repair, [B, N] for N cells unless stated.
 
-    drafts int64. rejected int32: 1 where the rule refused the draft, 2 where the cell's logits are not finite. labels
-    int32: of the cells that are redrawn, the first cell of their island; -1 elsewhere. waiting int32: 1 where a cell is
-    not decided, nor being decided. ready int32: 1 where it is being decided in this step. first [B] int64: the first
-    rejected cell, N for none. cursor [B] int64: the cell that the step goes on from, 0 where a step begins.
+    drafts int64. rejected int32: 1 if the rule rejected the draft, 2 if the cell's logits are not finite. labels int32:
+    of a cell to redraw, the first cell of its island; -1 for others. waiting int32: 1 if a cell is neither decided nor
+    being decided. ready int32: 1 if it is being decided in this step. first [B] int64: the first rejected cell, N for
+    none. cursor [B] int64: the cell from which the step continues, 0 at the start of a step.
     """
 
     drafts: Tensor
@@ -35,9 +35,9 @@ class IslandBuffers(NamedTuple):
 
 
 class KnownRows(NamedTuple):
-    """What the target said before it saw a picture: features [R, 1, F] and logits [R, B, 1, V] float32 of cell 0.
+    """The target's output before it saw a picture: features [R, 1, F] and logits [R, B, 1, V] float32 of cell 0.
 
-    taken [R, 1, F]: filled by `mark` with the features that the first rejected cell follows.
+    taken [R, 1, F]: `mark` fills it with the features that precede the first rejected cell.
     """
 
     features: Tensor
@@ -68,7 +68,7 @@ def judge_kernel(
     SAMPLE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (cell, image), which holds the cell's distribution in registers."""
+    """One program per (cell, image), which holds the cell's distribution in registers."""
     cell, image = tl.program_id(0), tl.program_id(1)
     place = image * N + cell
     given = tl.where(cell == 0, known + image.to(tl.int64) * V, logits + (place.to(tl.int64) - 1) * V)
@@ -90,15 +90,15 @@ def judge_kernel(
 def judge(
     logits: Tensor, known: Tensor, sampler: SamplingParams, near: Tensor, tau: Tensor, out: IslandBuffers
 ) -> None:
-    """Judge every draft, which fills out.rejected.
+    """Judge every draft and fill out.rejected.
 
     Args:
-        logits: [R, B, N, V] float32 behind each cell: of the cell after it. Those of the last cell are not read.
-        known: [R, B, 1, V] float32: of cell 0.
-        sampler: What makes logits distributions.
-        near: [V, K] int32: the codes pooled with each.
-        tau: [1] float64: the mass that a draft needs to stay.
-        out: Has the drafts.
+        logits: [R, B, N, V] float32, after each cell: those of the next cell. The last cell's are not read.
+        known: [R, B, 1, V] float32, logits of cell 0.
+        sampler: Settings that turn logits into distributions.
+        near: [V, K] int32, the codes pooled with each code.
+        tau: [1] float64, the mass that a draft needs to be kept.
+        out: Holds the drafts.
     """
     pair, batch, cells, vocab_size = logits.shape
     pooled = near.shape[1]
@@ -119,13 +119,13 @@ def judge(
         cells,
         pooled,
         KBLOCK=min(128, next_power_of_2(max(2, pooled))),
-        **constants | {"warps": 8 if vocab_size <= 8192 else 16},  # eight take too many registers on sm_80
+        **constants | {"warps": 8 if vocab_size <= 8192 else 16},  # eight warps need too many registers on sm_80
     )
 
 
 @kernel
 def join(labels, H, W, CELLS: tl.constexpr) -> None:
-    """Every cell [H * W] takes the least label around it, and that label's own, until none changes."""
+    """Give every cell [H * W] the least label around it, then that label's own label, until none changes."""
     cell = tl.arange(0, CELLS)
     inside = cell < H * W
     row, column = cell // W, cell % W
@@ -140,7 +140,7 @@ def join(labels, H, W, CELLS: tl.constexpr) -> None:
             label = tl.load(labels + above * W + beside, there, other=-1)
             least = tl.where(label >= 0, tl.minimum(least, label), least)
         least = tl.where(own >= 0, tl.load(labels + least, own >= 0, other=0), own)
-        tl.debug_barrier()  # all have read before any writes
+        tl.debug_barrier()  # all threads have read before any of them writes
         tl.store(labels + cell, least, inside)
         tl.debug_barrier()
         changed = tl.sum((least != own).to(tl.int32), axis=0)
@@ -169,7 +169,7 @@ def mark_kernel(
     CELLS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; a lane a cell."""
+    """One program per image, one lane per cell."""
     image = tl.program_id(0)
     most = H * W
     cell = tl.arange(0, CELLS)
@@ -201,7 +201,7 @@ def mark_kernel(
     tl.store(islands.cursor + image, tl.full((), 0, tl.int64))
     tl.store(cells + image, (most - count).to(tl.int64))
     cycle = tl.load(cycles + image)
-    tl.debug_barrier()  # all threads have read it before one writes another
+    tl.debug_barrier()  # all threads have read the old value before one writes the new one
     tl.store(cycles + image, cycle + 1)
     own, others = tl.where(begun == 0, F, 0), tl.where((begun > 0) & (begun < most), F, 0)
     for line in range(image, pair * tl.num_programs(0), tl.num_programs(0)):  # trips: pair
@@ -235,21 +235,21 @@ def mark(
     grid: Grid,
     repair: Repair,
 ) -> None:
-    """Keep what was not rejected, nor lies near it, and open the rest to be redrawn.
+    """Mark the cells to redraw, from the first rejected one on: all (reject "raster"), or those near a rejected one.
 
-    With `repair.order` "islands" the cells of each 8-connected piece get one label, its first cell. Images with nothing
-    to redraw are done.
+    The others are kept. With `repair.order` "islands", the cells of each 8-connected component get one label, its
+    first cell. Images with nothing to redraw are done.
 
     Args:
-        out: Has drafts and what was rejected; the rest is filled.
-        progress: Of the images.
+        out: Holds the drafts and the rejections; the rest is filled.
+        progress: Progress of the images.
         status: [B] int64.
-        drafted: [B] int64: the status that each image's draft ended with.
-        filled: [B, S] int32: which slots of the target's cache hold keys; those of the kept cells do.
-        features: [R, N, F]: of the pass over the drafts, behind each cell.
-        known: Those of cell 0, and where those go that the first rejected cell follows.
-        grid: Of the picture.
-        repair: What is redrawn.
+        drafted: [B] int64, the status with which each image's draft ended.
+        filled: [B, S] int32, which slots of the target's cache hold keys; set for the picture, 1 for kept cells.
+        features: [R, N, F], from the pass over the drafts, after each cell.
+        known: Features of cell 0, and the output for those that precede the first rejected cell.
+        grid: Size of the picture.
+        repair: Settings of the repair.
     """
     batch, cells = out.drafts.shape
     rows, _, width = features.shape

@@ -1,6 +1,6 @@
-"""What a decoder layer does around its attention: norms, the products behind them, rotation, the gate.
+"""The parts of a decoder layer around its attention: norms, matrix products, rotation and gate.
 
-The meaning is `models.layers`: RMSNorm in float32, pairs half a head apart turned in float32, SwiGLU.
+The reference is `models.layers`: RMSNorm in float32, rotation in float32 of pairs half a head apart, SwiGLU.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from underpaint.runtime.device.language import PROCESSORS, kernel, launch, next_
 PLAIN = tl.constexpr(0)
 GATE = tl.constexpr(1)
 HEADS = tl.constexpr(2)
-"""What becomes of a product: it is stored, gated by its own first half, or made queries, keys and values."""
+"""What happens to a product: it is stored, gated by its own first half, or split into queries, keys and values."""
 
 
 @kernel
 def normalise_kernel(hidden, weight, out, D, eps, BLOCK: tl.constexpr) -> None:
-    """One program a position."""
+    """One program per position."""
     line = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, BLOCK)
     inside = place < D
@@ -29,7 +29,7 @@ def normalise_kernel(hidden, weight, out, D, eps, BLOCK: tl.constexpr) -> None:
 
 
 def normalise(hidden: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
-    """out = RMSNorm(hidden) * weight; hidden and out are [R, T, F]."""
+    """Compute out = RMSNorm(hidden) * weight; hidden and out are [R, T, F]."""
     width = hidden.shape[2]
     assert hidden.is_contiguous()
     launch(
@@ -48,7 +48,7 @@ def normalise(hidden: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
 
 @kernel
 def normalised_heads(low, high, inside, half, EPS: tl.constexpr):
-    """Both halves [H, D / 2] of heads, each head with mean 0 and deviation 1, scaled and shifted."""
+    """Return both halves [H, D / 2] of heads, each head shifted and scaled to mean 0 and deviation 1."""
     width = 2 * half
     mean = (tl.sum(low, axis=1) + tl.sum(high, axis=1)) / width
     low = tl.where(inside, low - mean[:, None], 0.0)
@@ -58,10 +58,10 @@ def normalised_heads(low, high, inside, half, EPS: tl.constexpr):
 
 
 class Heads(NamedTuple):
-    """Where queries, keys and values go that a product makes, and what is done to them; see `forwards.Turns`.
+    """Outputs for the queries, keys and values of a product, and their rotation and scaling; see `forwards.Turns`.
 
-    query [R, H, T, D]; slots [2, R, K, M, D], from slot `first` on; positions [B, T] int64. table and scales stand for
-    none where the launch says so. places: of the table.
+    query [R, H, T, D]. slots [2, R, K, M, D], written from slot `first` on. positions [B, T] int64. table and scales
+    are placeholders unless the launch uses them. places: positions in the table.
     """
 
     query: Tensor
@@ -82,7 +82,7 @@ class Heads(NamedTuple):
 
 @kernel
 def store_heads(to, low, high, head, line, lines, pair, TURNS: tl.constexpr, SCALES: tl.constexpr, EPS: tl.constexpr):
-    """Both halves [M, D / 2] of one head at positions `line`, normalised and turned, as a query or into the slots."""
+    """Store both halves [M, D / 2] of a head at positions `line`, normalised and rotated, as a query or into slots."""
     half, T, H, K = to.half, to.new, to.heads, to.shared
     kind = to.query.dtype.element_ty
     inside = (line < lines)[:, None] & (pair < half)[None, :]
@@ -138,7 +138,7 @@ def product_kernel(
     NBLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (tile of columns, tile of positions), which finds the norm of its positions first."""
+    """One program per (tile of columns, tile of positions), which first computes the norm of its positions."""
     column = tl.program_id(0) * NBLOCK + tl.arange(0, NBLOCK)
     second = N  # where the other half's columns begin
     if KIND == HEADS:
@@ -199,19 +199,19 @@ def product(
     turns: bool = False,
     scales: bool = False,
 ) -> None:
-    """out [R, T, N] = RMSNorm(hidden) @ weight.T + bias, hidden [R, T, K] and weight [N, K]; norm: weight and epsilon.
+    """Compute out [R, T, N] = RMSNorm(hidden) @ weight.T + bias for hidden [R, T, K] and weight [N, K].
 
-    kind: GATE for weight [2 N, K] and out = silu(the first half's product) * the other's. HEADS for queries, keys and
-    values, which go where `Heads` says; turns, scales: whether its table and its scales are there.
+    norm: weight and epsilon. kind: GATE for weight [2 N, K] and out = silu(first half of the product) * second half.
+    HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it has a table and scales.
     """
     lines, width = hidden.shape[0] * hidden.shape[1], hidden.shape[2]
     assert hidden.is_contiguous()
     to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     made = hidden if isinstance(out, Heads) else out
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
-    most = 64 if scales else 128  # so that registers hold what heads are normalised with
+    most = 64 if scales else 128  # so that the data for normalising heads fits in registers
     block = min(most, max(16, next_power_of_2(lines)))
-    # Many enough for all multiprocessors, and no smaller than that takes.
+    # Enough tiles for all multiprocessors, and tiles no smaller than this needs.
     tile = (64 if columns >= 64 * PROCESSORS else 32) if lines > 16 else 16 if kind == GATE.value else 32
     tiles = -(-columns // tile)
     if kind == HEADS.value:

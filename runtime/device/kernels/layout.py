@@ -1,4 +1,4 @@
-"""Where each image stands, and what its next cycle is laid out by."""
+"""The progress of each image, and the layout of its next cycle."""
 
 from typing import NamedTuple
 
@@ -9,13 +9,13 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class Progress(NamedTuple):
-    """Where each image stands, [B] int64 where nothing else is said.
+    """The progress of each image, [B] int64 unless stated.
 
-    cells: the raster index that the next cycle's root's children are in, which is also how many tokens are decided.
-    cycles: numbers of the cycles to come. roots: last decided tokens. prefixes: condition positions in the cache.
-    pending [B, D + 1] int64: tokens that the drafter has not been fed, the root last; pending_counts of them.
-    decided [B, cells] int64. history [B, cells, 3] int64: of each cycle, the drafted tokens that were accepted, the
-    levels of its tree and its drafted nodes.
+    cells: number of decided tokens, which is also the raster index of the children of the next cycle's root.
+    cycles: number of the next cycle. roots: last decided tokens. prefixes: condition positions in the cache. pending
+    [B, D + 1] int64: tokens not yet fed to the drafter, the root last; pending_counts: how many. decided [B, cells]
+    int64. history [B, cells, 3] int64: for each cycle, the number of accepted draft tokens, of levels of its tree, and
+    of its drafted nodes.
     """
 
     cells: Tensor
@@ -29,11 +29,12 @@ class Progress(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """What a cycle is laid out by, [B] int64 where nothing else is said.
+    """The layout of a cycle, [B] int64 unless stated.
 
-    target: positions in the target's cache. draft_before, draft: positions in the drafter's cache before and after
-    its pending tokens. last: where the root stands among them. levels: levels that the image grows.
-    pending_positions [B, D + 1] and level_positions [B, L + 1]: cells of the pending tokens, and of each level's.
+    target: positions in the target's cache. draft_before, draft: positions in the drafter's cache before and after its
+    pending tokens. last: index of the root among these. levels: levels that the image grows. pending_positions
+    [B, D + 1], level_positions [L + 1, B, F]: cells of the pending tokens and of each level. level_rows [L + 1, B]: F
+    for the levels that an unfinished image grows, else 0.
     """
 
     target: Tensor
@@ -76,7 +77,7 @@ def prepare_kernel(
     LEVELS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:
-    """One program a (role, image), and one more an image."""
+    """One program per (role, image) draws noise; one more per image lays out its cycle."""
     turn, image = tl.program_id(0), tl.program_id(1)
     if turn < ROLES:
         draw_noise(noise, cycles, turn, image, nodes, ROLES, QUARTERS)
@@ -108,7 +109,7 @@ def prepare(
 ) -> None:
     """Lay out a cycle, and draw its noise.
 
-    No tree is deeper than `depths`, larger than `totals` [B] int64, or runs past the picture.
+    No tree is deeper than `depths` or `totals` [B] int64, or runs past the picture.
     """
     _, roles, nodes = noise.out.shape
     batch, positions = lengths.pending_positions.shape

@@ -1,7 +1,7 @@
-"""The few largest of many numbers, by counting instead of sorting, and so the likeliest tokens of a row.
+"""The few largest of many numbers, found by counting instead of sorting; used for the likeliest tokens of a row.
 
-A search finds a number that at least K keys reach, and no more than there is room for. Those are packed side by side,
-in their order, and only they are compared with each other.
+A search finds a bound that at least K keys reach, and no more keys than there is room for. These keys are packed side
+by side, in their order, and only they are compared with each other.
 """
 
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from underpaint.runtime.device.kernels.probs import row_masses
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 GROUP = 16
-"""Neighbouring tokens that stand for each other until the groups of the likeliest ones are known."""
+"""Neighbouring tokens that their largest represents until the groups of the likeliest tokens are known."""
 OCTAVE = tl.constexpr(1 << 23)
 WIDE_OCTAVE = tl.constexpr(1 << 52)
-"""How much the bits of a float32 and of a float64 differ from those of its double."""
+"""How much the bits of a float32 and of a float64 change when the number is doubled."""
 
 
 class RowScratch(NamedTuple):
-    """What a level's programs hand to the last of them, and a count of them, 0 between launches.
+    """Data that a level's programs hand to the last of them, and a count of these programs, 0 between launches.
 
-    masses [B, W, V] and groups [B, W, groups of a row] float32: see `store_likeliest`. tops
-    [B, W, lanes] int64: see `store_likeliest`. arrivals [B] int32.
+    masses [B, W, V] and groups [B, W, groups of a row] float32, tops [B, W, lanes] int64: see `store_likeliest`.
+    arrivals [B] int32.
     """
 
     masses: Tensor
@@ -33,7 +33,7 @@ class RowScratch(NamedTuple):
 
     @classmethod
     def of(cls, batch: int, width: int, vocab_size: int, lanes: int, device: torch.device) -> "RowScratch":
-        """Of the levels of a batch, at most `width` rows each."""
+        """Allocate the scratch for the levels of a batch, at most `width` rows each."""
         return cls(
             torch.zeros(batch, width, vocab_size, device=device),
             torch.zeros(batch, width, next_power_of_2(vocab_size) // group_of(vocab_size), device=device),
@@ -43,31 +43,31 @@ class RowScratch(NamedTuple):
 
 
 class FiniteMarks(NamedTuple):
-    """Set to 0 where a row's logits are not finite, int32, image by image `stride` apart."""
+    """Marks that are set to 0 if a row's logits are not finite, int32; the marks of images are `stride` apart."""
 
     marks: Tensor
     stride: int
 
 
 def lanes_of(count: int) -> int:
-    """Places for the `count` largest of a row, and for those that the search finds besides."""
+    """Return the number of places for the `count` largest of a row, and for more that the search may find."""
     return next_power_of_2(max(2, count))
 
 
 def group_of(vocab_size: int) -> int:
-    """Tokens of a group."""
+    """Return the number of tokens in a group."""
     return min(GROUP, next_power_of_2(vocab_size))
 
 
 @kernel
 def logarithm(count):
-    """A count's bits as a float: about its logarithm to base 2, times `OCTAVE`."""
+    """Return the bits of a count as a float32: about its base-2 logarithm times `OCTAVE`."""
     return count.to(tl.float32).to(tl.int32, bitcast=True)
 
 
 @kernel
 def between(low, high, held, above, K, MOST: tl.constexpr, turn):
-    """Where about as many keys as are wanted begin, if their logarithm falls evenly; every fourth time the middle.
+    """Return a guess at the bound for the wanted count, if its logarithm falls evenly; every fourth time the middle.
 
     held, above: how many keys reach `low` and `high`.
     """
@@ -81,7 +81,7 @@ def between(low, high, held, above, K, MOST: tl.constexpr, turn):
 
 @kernel
 def narrowed(keys, low, high, held, above, middle, K):
-    """One turn of a search: either end becomes `middle`, a number between them; what reaches the ends."""
+    """Take one step of a search: `middle`, moved between the ends, replaces one. Return the ends and their counts."""
     middle = tl.minimum(tl.maximum(middle, low + 1), high - 1)
     count = tl.sum((keys >= middle).to(tl.int32), axis=0)
     enough = count >= K
@@ -91,7 +91,7 @@ def narrowed(keys, low, high, held, above, middle, K):
 
 @kernel
 def side_by_side(keys, low, held, above, MOST: tl.constexpr):
-    """What `few_largest` returns, of the keys that reach the end of its search."""
+    """Return the results of `few_largest` for the keys that reach the lower end of its search."""
     full = held > MOST  # then all keys between the two ends are equal
     sure, level = keys >= tl.where(full, low + 1, low), keys == low
     run = tl.cumsum(tl.where(full, level.to(tl.int32), 0) + (sure.to(tl.int32) << 20), axis=0)
@@ -103,20 +103,20 @@ def side_by_side(keys, low, held, above, MOST: tl.constexpr):
 
 @kernel
 def few_largest(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
-    """Find the K largest of `keys` [n], and maybe more: at most MOST in all.
+    """Find the K largest of `keys` [n], and possibly more: at most MOST in all.
 
     Args:
-        keys: [n] int32 or int64, n below 2^20. Those below `least` are left out.
-        least: Of the type of the keys.
-        K: How many are wanted; all that there are where there are fewer.
+        keys: [n] int32 or int64, n below 2^20. Keys below `least` are left out.
+        least: Of the same type as the keys.
+        K: Number of keys wanted; all keys if there are fewer.
         MOST: At least K.
-        STEP: How far below the largest key the search begins. It doubles the step until K keys are reached, and goes on
-            between the two ends. Of the groups of normal rows of 16,384 numbers it took 5 turns on average, of the
-            scores of a tree 7.
+        STEP: How far below the largest key the search begins. The search doubles the step until it reaches K keys, and
+            continues between the two ends. It took 5 turns on average for groups of normal rows of 16,384 numbers, and
+            7 for the scores of a tree.
 
     Returns:
-        Which are taken [n]; their places side by side [n]; how many they are; and the least of them. Of equal keys the
-        first are taken where there is no room for all.
+        Which keys are taken [n]; their indices when packed side by side [n]; their number; and the least of them. If
+        equal keys do not all fit, the first ones are taken.
     """
     top = tl.max(keys, axis=0)
     low, high = least, tl.maximum(top, least) + 1
@@ -137,7 +137,7 @@ def few_largest(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
 
 @kernel
 def fewer_largest(keys, least, K, MOST: tl.constexpr):
-    """As `few_largest` of int32 of which not many more than MOST reach `least`: it took one turn on average."""
+    """As `few_largest`, for int32 keys of which few more than MOST reach `least`; it took one turn on average."""
     low, high = least, tl.full((), 0x7FFFFFFF, tl.int32)
     held, above = tl.sum((keys >= low).to(tl.int32), axis=0), tl.full((), 0, tl.int32)
     turn = tl.full((), 0, tl.int32)
@@ -151,9 +151,9 @@ def fewer_largest(keys, least, K, MOST: tl.constexpr):
 
 @kernel
 def pack(share, token):
-    """A token with its probability as one int64, larger for likelier tokens, of equal ones for the lower.
+    """Return a token with its probability as one int64: larger for likelier tokens, and for the lower of equal ones.
 
-    Its probability's bits stand above its place from behind; below 0 where it has no probability (a normal number).
+    The upper half is the probability's bits, the lower 0x7FFFFFFF - token; -1 if the probability is no normal number.
     """
     bits = share.to(tl.int32, bitcast=True).to(tl.int64)
     return tl.where(bits >= 0x00800000, (bits << 32) | (0x7FFFFFFF - token).to(tl.int64), -1)
@@ -161,20 +161,20 @@ def pack(share, token):
 
 @kernel
 def token_of(packed):
-    """The token of `pack`."""
+    """Return the token of a number from `pack`."""
     return 0x7FFFFFFF - (packed & 0x7FFFFFFF)
 
 
 @kernel
 def score_of(packed, above):
-    """The score (float64) of a token of `pack` under a node of score `above`; 0 for none."""
+    """Return the score (float64) of a token from `pack` below a node with score `above`; 0 for none."""
     prob = (packed >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     return tl.where(packed >= 0, above * tl.minimum(prob, 1.0).to(tl.float64), 0.0)
 
 
 @kernel
 def bits_above(share, above, least):
-    """Of probabilities whose score under a node of score `above` is more than `least` the bits; of the others 0."""
+    """Return the bits of the probabilities whose score below a node with score `above` exceeds `least`; else 0."""
     score = above * tl.minimum(share, 1.0).to(tl.float64)
     return tl.where(score > least, share.to(tl.int32, bitcast=True), 0)
 
@@ -184,19 +184,19 @@ def store_likeliest(
     masses, scale, row, groups, held, K, above, least, V: tl.constexpr, MOST: tl.constexpr, GROUP: tl.constexpr,
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store at `held` [MOST] the K likeliest tokens of a distribution, and maybe more; return how many.
+    """Store at `held` [MOST] the K likeliest tokens of a distribution, and possibly more; return how many.
 
-    The tokens are in rising order, see `pack`; -1 for none. masses [BLOCK], scale: their product is the distribution, 0
-    from V on. row [V] and groups [BLOCK // GROUP]: scratch for the masses and for the largest of each group. They are
-    read back, so that each thread holds its own few, and only those are multiplied. BOUND: only tokens are wanted whose
-    score under a node of score `above` is more than `least` (pointers), as few are: most rows then need no search.
+    The tokens are stored in ascending order, as numbers of `pack`; -1 for none. The distribution is masses [BLOCK]
+    times scale, 0 from V on. row [V] and groups [BLOCK // GROUP]: scratch for the masses and for the largest of each
+    group. They are read back, so each thread holds only a few, and only these are multiplied. BOUND: only tokens whose
+    score below a node with score `above` exceeds `least` (pointers) are wanted; few do, so most rows need no search.
     """
     number = tl.arange(0, BLOCK // GROUP)
     tl.store(row + tl.arange(0, BLOCK), masses, tl.arange(0, BLOCK) < V)
     tl.store(groups + number, tl.max(tl.reshape(masses, (BLOCK // GROUP, GROUP)), axis=1))
     tl.debug_barrier()
     best = tl.where(scale > 0.0, tl.load(groups + number) * scale, 0.0)
-    # The K likeliest are in the K groups whose likeliest are largest, of equal groups in the first.
+    # The K likeliest tokens are in the K groups with the largest maxima; of equal groups, in the first.
     normal = tl.full((), 0x00800000, tl.int32)
     if BOUND:
         above, least = tl.load(above), tl.load(least)
@@ -243,7 +243,7 @@ def find_likeliest(
     BOUND: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Put the likeliest tokens behind a row of logits [R, B, rows, V] among the tops; none where it is not finite.
+    """Store the likeliest tokens of a row of logits [R, B, rows, V] in scratch.tops; none if it is not finite.
 
     Returns how many; see `store_likeliest`.
     """
@@ -251,6 +251,6 @@ def find_likeliest(
     given = logits + line * V
     masses, scale, right = row_masses(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
     if right == 0:
-        tl.store(finite.marks + image * finite.stride + row, 0)  # a later level clears nothing
+        tl.store(finite.marks + image * finite.stride + row, 0)  # no later level resets it to 1
     parts = (scratch.masses + line * V, scratch.groups + line * (BLOCK // GROUP), scratch.tops + line * LANES)
     return store_likeliest(masses, scale, *parts, K, above, least, V, LANES, GROUP, BOUND, BLOCK)

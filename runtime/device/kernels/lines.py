@@ -1,7 +1,7 @@
 """End-of-line tokens in a cycle: a node whose cell ends a line of the picture is followed by one.
 
-The reference is `engines.pass_inputs`. A pass over N nodes has 2 N positions: node i in slot i, the token behind
-it in slot N + i, which stands idle where the node ends no line.
+The reference is `engines.pass_inputs`. A pass over N nodes has 2 N positions: node i in slot i, and the token after it
+in slot N + i, which is unused if the node ends no line.
 """
 
 from typing import NamedTuple
@@ -14,9 +14,9 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class LineBuffers(NamedTuple):
-    """int64: tokens, positions, masks [B, 2 N] of a pass; outputs [B, N], the slot that says what follows each node.
+    """int64: tokens, positions, masks [B, 2 N] of a pass; outputs [B, N]: the slot whose output follows each node.
 
-    path [B, 2 N] and counts [B]: the slots to commit behind the root's, and how many with it.
+    path [B, 2 N] and counts [B]: the slots to commit after the root's, and their number including the root's.
     """
 
     tokens: Tensor
@@ -46,7 +46,7 @@ def lay_lines_kernel(
     eol,
     NODES: tl.constexpr,
 ) -> None:
-    """One program an image."""
+    """One program per image."""
     image = tl.program_id(0)
     node = tl.arange(0, NODES)
     here = node.to(tl.int64)
@@ -72,9 +72,9 @@ def lay_lines_kernel(
 def lay_lines(
     tree: BatchTree, cells: Tensor, progress: Progress, lengths: Lengths, out: LineBuffers, width: int, eol: int
 ) -> None:
-    """Lay out a pass, and put end-of-line tokens among the cached positions of lengths.target.
+    """Lay out a pass, and count end-of-line tokens among the cached positions in lengths.target.
 
-    cells [B, N] int64: of the nodes; width: of a line; eol: the token. N is at most 32.
+    cells [B, N] int64: cells of the nodes. width: length of a line. eol: the end-of-line token. N is at most 32.
     """
     batch, nodes = tree.tokens.shape
     launch(
@@ -103,7 +103,7 @@ def lay_lines(
 
 @kernel
 def commit_lines_kernel(path, taken, outputs, slots, counts, N, NODES: tl.constexpr) -> None:
-    """One program an image: every committed node's slot, and behind it that of its end-of-line token."""
+    """One program per image: the slot of every committed node, and after it that of its end-of-line token."""
     image = tl.program_id(0)
     count = tl.load(taken + image)
     lane = tl.arange(0, NODES)

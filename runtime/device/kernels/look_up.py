@@ -1,8 +1,8 @@
-"""Drafts whose left token has changed, from what the target said before beside the one that stands there now.
+"""New drafts where the left token has changed, from an earlier distribution for the token that is there now.
 
-The reference is `algos.spatial.jacobi.HeldWindow.redraft`. A draft depends on the one before it, so this goes on
-place by place, behind `couple`, which has drafted every place as if nothing was found: only where something was it is
-drafted again. What was found is noted for `shift`, which moves the distributions, all places at once.
+The reference is `algos.spatial.jacobi.HeldWindow.redraft`. A draft depends on the one before it, so this goes place by
+place. It runs after `couple`, which has drafted every place as if nothing were found, so only places for which a
+distribution is found are drafted again. The findings are noted for `shift`, which moves all distributions at once.
 """
 
 from underpaint.runtime.device.kernels.couple import redrawn
@@ -14,11 +14,11 @@ from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_draft
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 _TILE = 1024
-"""Numbers of a row at a time: few warps wait less for each other while they look, and hold less."""
+"""Numbers of a row read at once: with few warps, these wait less for each other during the lookup, and hold less."""
 CHANGED = 4
 FOUND = 1
-"""Drafts of a cycle whose left token has changed, and for which something is found then: of `jacobi-lookup` on the
-shipped target at 128 px these are 3.8 and 0.1."""
+"""Drafts per cycle whose left token has changed, and those of them for which something is found. `jacobi-lookup` on the
+shipped target at 128 px has 3.8 and 0.1."""
 
 
 @kernel
@@ -58,7 +58,7 @@ def look_up_kernel(
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image. Each turn of the outer loop goes on to the next draft for which something is found."""
+    """One program per image. Each turn of the outer loop goes to the next draft for which something is found."""
     image = tl.program_id(0)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
@@ -75,7 +75,7 @@ def look_up_kernel(
     if PASSES:
         firsts = first_cells(seen_cells + passes, W, LANES)
         ages = ((tl.load(cycles + image) - 1 + W - lane) % W).to(tl.int32)
-    # The tokens before the drafts now, and those that stood there in the pass.
+    # The tokens left of the drafts now, and those that were there in the pass.
     node = tl.load(nodes + image * (W + 1) + done + lane, inside, other=0)
     stale_before = tl.load(tokens + image * N + node, inside, other=0)
     before = tl.load(held + image * W + lane - 1, inside & (lane > 0), other=0)
@@ -150,10 +150,10 @@ def look_up(
     kind: int,
     width: int,
 ) -> None:
-    """Draft again, by the coupling `kind`, where the left token has changed and something is found for the new one.
+    """Draft again, with the coupling `kind`, where the left token has changed and something is found for the new one.
 
-    To be launched behind `couple` and `keep`, and before `shift`, which reads `table.found` that this fills. progress:
-    after the pass; width: of the grid. An image's windows are as long as lengths.levels.
+    Launch this after `couple` and `keep`, and before `shift`, which reads the `table.found` filled here. progress:
+    after the pass. width: width of the grid. The lengths of the windows are lengths.levels.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]

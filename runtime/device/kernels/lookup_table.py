@@ -1,10 +1,10 @@
-"""What the target said before, by the tokens beside its cells, and how it is found again.
+"""Earlier target distributions, and their lookup by the tokens next to a cell.
 
-The reference is `jacobi_window.LookupTable`, whose dictionaries hold, for each pair of neighbours, what was said
-of the last decided cell between them, and for a cell not decided yet what each pass said of it, by the token on its
-left. Here distributions are kept by cell and by pass, and neighbours are compared with the decided tokens: the sizes
-are fixed, and nothing that the reference would find is missing. Every pass decides a cell at least, so a window of W
-drafts sees a cell in W passes at most.
+The reference is `jacobi_window.LookupTable`. Its dictionaries hold, for each pair of neighbours, the distribution of
+the last decided cell with them, and for an undecided cell the distributions of all passes, by the token on its left.
+Here, distributions are kept by cell and by pass, and neighbours are compared with the decided tokens. So sizes are
+fixed, and everything that the reference would find is found. Every pass decides at least one cell, so a window of W
+drafts sees a cell in at most W passes.
 """
 
 from typing import NamedTuple
@@ -21,19 +21,19 @@ _LANES = tl.constexpr(512)
 """Cells compared at a time."""
 _LEFT = tl.constexpr(1 << 28)
 _BOTH = tl.constexpr(1 << 29)
-"""Above every number of a cell: what a cell with the left neighbour asked for, or with both, is counted from."""
+"""Added to a cell's number if it has the wanted left neighbour, or both wanted ones; above every cell's number."""
 
 
 class LookupBuffers(NamedTuple):
-    """The distributions of each image, float32 as the target gave them. A part that is not kept is of one number.
+    """Distributions of each image, float32 as the target gave them. Parts that are not kept have one element.
 
-    decided [B, cells, V]: of decided cells; scales [B, cells] float64 and parts [B, cells, PARTS] int64: by which new
-    cells are drawn from them, see `keep_parts`. seen [B, W, W, V]: of cells that were not decided, by the number of the
-    cycle modulo W and the place in its window, from 1 on; seen_cells, seen_lefts [B, W, W] int64: which cell, or -1,
-    behind which token. found [B, W] int64: where the distribution of a draft was looked up in the last pass: 0 nowhere,
-    E + 1 in entry E of `seen`, -(C + 1) beside decided cell C. weight [1] float64: of what is found beside. passes,
-    beside: what is looked up, as `algos.spatial.jacobi_window.JacobiWindow`; last_row: see `couple`; refills: whether
-    new cells are looked up.
+    decided [B, cells, V]: of decided cells. scales [B, cells] float64 and parts [B, cells, PARTS] int64: data to draw
+    new cells from them, see `keep_parts`. seen [B, W, W, V]: of undecided cells, by the cycle's number modulo W and the
+    place in its window, from place 1 on. seen_cells, seen_lefts [B, W, W] int64: their cell, or -1, and the token on
+    its left. found [B, W] int64: where the last pass looked up a draft's distribution: 0 nowhere, E + 1 in entry E of
+    `seen`, -(C + 1) at decided cell C. weight [1] float64: weight of a decided cell's distribution. passes, beside:
+    what is looked up, as in `algos.spatial.jacobi_window.JacobiWindow`. last_row: see `couple`. refills: whether new
+    cells are looked up.
     """
 
     decided: Tensor
@@ -51,15 +51,15 @@ class LookupBuffers(NamedTuple):
 
 
 def part_of(vocab_size: int) -> int:
-    """Tokens of a part of a row that is kept."""
+    """Return the number of tokens in a part of a kept row."""
     return max(1, next_power_of_2(vocab_size) // int(PARTS.value))
 
 
 @kernel
 def last_beside(decided, count, left, above, width, ALONE: tl.constexpr):
-    """The last of `count` decided cells (int64) behind the token `left` and below `above`; -1 where there is none.
+    """Return the last of `count` decided cells (int64) right of token `left` and below token `above`; -1 for none.
 
-    ALONE: then the last one behind `left`, or else below `above`. -1 for a neighbour that is not there.
+    ALONE: if there is none, the last one right of `left`, or else below `above`. Pass -1 for a missing neighbour.
     """
     lane = tl.arange(0, _LANES)
     decided_cells = count.to(tl.int32)
@@ -84,7 +84,7 @@ def last_beside(decided, count, left, above, width, ALONE: tl.constexpr):
 
 @kernel
 def first_cells(seen_cells, W, LANES: tl.constexpr):
-    """The first cell behind the decided ones in each pass that was kept, [LANES] int64; far below 0 without a pass."""
+    """Return the cell of the first entry of each kept pass, [LANES] int64; far below 0 if there is no pass."""
     turn, firsts = tl.arange(0, LANES)[:, None], tl.full((LANES,), -(1 << 40), tl.int64)
     for start in range(0, W, 8):
         place = start + tl.arange(0, 8)[None, :]
@@ -95,9 +95,9 @@ def first_cells(seen_cells, W, LANES: tl.constexpr):
 
 @kernel
 def newest_seen(seen_cells, seen_lefts, firsts, ages, cell, left, W, LANES: tl.constexpr):
-    """The entry (int64) of the newest pass that said something of `cell` behind the token `left`; -1: none did.
+    """Return the entry (int64) of the newest pass that saw `cell` right of token `left`; -1 if none did.
 
-    firsts: see `first_cells`; ages [LANES] int32: of the passes. A pass sees a cell once.
+    firsts: see `first_cells`. ages [LANES] int32: ages of the passes. A pass sees a cell once.
     """
     turn = tl.arange(0, LANES)
     place = cell - firsts
@@ -111,7 +111,7 @@ def newest_seen(seen_cells, seen_lefts, firsts, ages, cell, left, W, LANES: tl.c
 
 @kernel
 def keep_parts(row, scale, parts, V, PART: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """What a row is drawn from by: its `scale`, and the masses of its parts; as `row_maths.part_masses`."""
+    """Store what a row is drawn by, as in `row_maths.part_masses`: its `scale` and the masses of its parts."""
     largest = tl.full((), 0.0, tl.float32)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -127,7 +127,7 @@ def keep_parts(row, scale, parts, V, PART: tl.constexpr, BLOCK: tl.constexpr) ->
 
 @kernel
 def draw_kept(row, scale, parts, V, uniform, PART: tl.constexpr):
-    """The index (int64) that `uniform` falls on in the cumulated row, as `row_maths.draw`; see `keep_parts`."""
+    """Return the token (int64) that `uniform` falls on in the cumulated row, as `row_maths.draw`; see `keep_parts`."""
     lane = tl.arange(0, PARTS)
     sums = tl.load(parts + lane, lane * PART < V, other=0)
     return place_of(row, row, NOTHING, 0, V, uniform, tl.load(scale), sums, False, 2 * PART)
@@ -161,7 +161,7 @@ def keep_kernel(
     PART: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (place, image)."""
+    """One program per (place, image)."""
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
@@ -191,10 +191,10 @@ def keep_kernel(
 def keep(
     table: LookupBuffers, nodes: Tensor | None, tree: BatchTree, verdicts: Verdicts, levels: Tensor, progress: Progress
 ) -> None:
-    """Keep what a pass over windows of `levels` [B] int64 drafts said: of what it decided, and of what it did not.
+    """Keep the distributions of a pass over windows of `levels` [B] int64 drafts, of decided and of undecided cells.
 
-    nodes: see `WindowBuffers`; None behind a pass over another tree, whose accepted nodes alone say something.
-    progress: after the pass. What was said of a decided cell is what it was drawn from.
+    nodes: see `WindowBuffers`; None after a pass over another tree, of which only the accepted nodes count. progress:
+    after the pass. The distribution kept for a decided cell is the one that it was drawn from.
     """
     batch, drafts = table.found.shape
     vocab_size = tree.probs.shape[2]

@@ -1,16 +1,16 @@
-"""OPT-Tree's levels: of all candidates so far the best are kept, and those of the last level are expanded.
+"""OPT-Tree's levels: the best of all candidates so far are kept, and those of the last level are expanded.
 
-The meaning is `algos.draft.opt`. A level adds its nodes' likeliest tokens to the T candidates that are kept. One that
-falls out of the best T never comes back, as those before it stay. So the kept ones are the tree, and no more than a
-level is ever ranked. They are kept in the order in which the reference finds candidates, which settles ties.
+The reference is `algos.draft.opt`. A level adds its nodes' likeliest tokens to the T kept candidates. A candidate that
+drops out of the best T never comes back, because those before it stay. So the kept candidates are the tree, and only
+one level is ranked at a time. They are kept in the order in which the reference finds them, which decides ties.
 
-A new candidate that does not beat the least of T kept ones is never kept: the kept ones were found before it, so they
-win ties. Each row therefore hands over only the tokens that beat it, in a list that all rows of an image share. Most
-levels have fewer than T such tokens, and the last program of an image ranks them by comparing all pairs. Every kept
-candidate knows how many kept ones are better, so it is compared with the new ones alone. The order of the list means
-nothing: ties are settled by row and token. A level with a longer list is first reduced by a search over all rows. In
-simulated trees of 50 nodes over 16,384 normal logits, whose likeliest token had a probability of 0.3, that was 3 of 100
-launches.
+A new candidate that does not beat the lowest of T kept scores is never kept: the kept candidates were found before it,
+so they win ties. Each row therefore hands over only the tokens that beat it, in a list shared by all rows of an image.
+Most levels have fewer than T such tokens, and the last program of an image ranks them by comparing all pairs. Every
+kept candidate knows how many kept ones are better, so it is compared only with the new ones. The order of the list has
+no meaning: ties are decided by row and token. A level with a longer list is first reduced by a search over all rows.
+That was necessary in 3 of 100 launches, in simulated trees of 50 nodes over 16,384 normal logits whose likeliest token
+had a probability of 0.3.
 """
 
 from typing import NamedTuple
@@ -37,9 +37,9 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class Pool(NamedTuple):
-    """The kept candidates' scores [B, T] float64, and how many of the kept ones are better, ranks [B, T] int32.
+    """The kept candidates: scores [B, T] float64, and ranks [B, T] int32, the number of better kept ones.
 
-    Their tokens and parents are the tree's.
+    Their tokens and parents are those of the tree.
     """
 
     scores: Tensor
@@ -49,8 +49,8 @@ class Pool(NamedTuple):
 class Listed(NamedTuple):
     """The level's candidates that may be kept, in any order.
 
-    names [B, W * lanes] int32: the row (below 64) that each stands behind, above 25 bits of its token. scores float64,
-    of the same shape. counts [B] int32: how many they are, 0 between launches.
+    names [B, W * lanes] int32: the parent's row (below 64), above 25 bits of the token. scores float64, of the same
+    shape. counts [B] int32: number of candidates, 0 between launches.
     """
 
     names: Tensor
@@ -59,10 +59,10 @@ class Listed(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Of each image. lengths [B] float64: the sum of the kept scores; threshold [1] float64: what a level must add.
+    """Data of each image. lengths [B] float64: sum of the kept scores. threshold [1] float64: what a level must add.
 
-    least [B] float64: the score that a candidate must beat, 0 while fewer are kept than are wanted. expanded [B] and
-    rows [L + 1, B] int64: nodes expanded so far, and at each level but the root's.
+    least [B] float64: the score that a candidate must beat, 0 while fewer are kept than wanted. expanded [B] and rows
+    [L, B] int64: nodes expanded so far, and at each level; row 0, the root's, is not used.
     """
 
     lengths: Tensor
@@ -116,7 +116,7 @@ def opt_level_kernel(
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (row, image); the last of an image keeps the best, and says what the next level expands."""
+    """One program per (row, image); the last of an image keeps the best, and sets what the next level expands."""
     own, image = tl.program_id(0), tl.program_id(1)
     count = tl.minimum(tl.load(counts + image).to(tl.int32), rows)
     lane, places = tl.arange(0, LANES), image * rows * LANES
@@ -139,7 +139,7 @@ def opt_level_kernel(
     base, total, N = image * T, tl.load(totals + image).to(tl.int32), T + 1
     if FIRST == 0:
         while tl.load(listed.counts + image, cache_modifier=".cg") > LANES:  # trips: 0.03
-            for start in range(0, ROWS * LANES, ROWS * LANES // 4):  # in parts, which take fewer registers
+            for start in range(0, ROWS * LANES, ROWS * LANES // 4):  # in parts, to use fewer registers
                 at = start + tl.arange(0, ROWS * LANES // 4)
                 shown = at < count * LANES
                 above = tl.load(front.scores + image * W + at // LANES, shown, other=0.0)
@@ -164,7 +164,7 @@ def opt_level_kernel(
     name = tl.load(listed.names + places + lane, fresh, other=0x7FFFFFFF, cache_modifier=".cg")
     score = tl.load(listed.scores + places + lane, fresh, other=0.0, cache_modifier=".cg")
     row = name >> 25
-    # Of the new ones: which of two is better, and which was found first. Of a row the better is found before.
+    # Of each pair of new ones: which is better, and which was found first. In a row, the better one is found first.
     ties = (score[None, :] == score[:, None]) & (name[None, :] < name[:, None])
     better = (score[None, :] > score[:, None]) | ties
     first = (row[None, :] < row[:, None]) | ((row[None, :] == row[:, None]) & better)
@@ -172,7 +172,7 @@ def opt_level_kernel(
     known, olds = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     length = tl.zeros((LANES,), tl.float64)
     if FIRST == 0:
-        # The kept ones stay in their order. A new one stands behind all of them that are as good.
+        # The kept ones keep their order. A new one ranks behind all kept ones that are at least as good.
         known = tl.load(tree.counts + image).to(tl.int32) - 1
         kept = tl.load(pool.scores + base + lane, lane < known, other=0.0)
         ranks = tl.load(pool.ranks + base + lane, lane < known, other=0)
@@ -185,18 +185,18 @@ def opt_level_kernel(
         run = tl.cumsum(old.to(tl.int32), axis=0)
         olds = tl.sum(old.to(tl.int32), axis=0)
         length = tl.where(old, kept, 0.0)
-    ahead = tl.sum(ahead, axis=1)  # ten bits each: better new ones, kept ones as good, new ones that were found before
+    ahead = tl.sum(ahead, axis=1)  # ten bits each: better new ones, kept ones at least as good, new ones found before
     rank, order = ahead & 0x3FF, ahead >> 20
     standing = rank + ((ahead >> 10) & 0x3FF)
     stays = fresh & (standing < total)
-    tl.store(scratch.tops + places + order, stays.to(tl.int64), fresh)  # the tops were read
+    tl.store(scratch.tops + places + order, stays.to(tl.int64), fresh)  # the tops have been read
     tl.debug_barrier()
     turns = tl.cumsum(tl.load(scratch.tops + places + lane, fresh, other=0).to(tl.int32), axis=0)
     turn = olds + tl.gather(turns, order & (LANES - 1), axis=0) - 1
     nodes = tl.minimum(total, known + size)
     new = nodes - olds
     length = tl.sum(length + tl.where(stays, score, 0.0), axis=0)
-    under, behind = tl.full((LANES,), -1, tl.int64), tl.zeros((LANES,), tl.int32)  # the parent before and now; the root
+    under, behind = tl.full((LANES,), -1, tl.int64), tl.zeros((LANES,), tl.int32)  # old and new parent; the root
     past = tl.full((), 0.0, tl.float64)
     spent = count
     if FIRST == 0:
@@ -204,7 +204,7 @@ def opt_level_kernel(
         behind = tl.where(under >= 0, tl.gather(run, tl.maximum(under, 0).to(tl.int32), axis=0), 0)
         past = tl.load(gains.lengths + image)
         spent += tl.load(gains.expanded + image)
-    tl.debug_barrier()  # all threads have read what is written now
+    tl.debug_barrier()  # all threads have read what is overwritten now
     least = gains.least + image + tl.zeros((LANES,), tl.int32)
     if FIRST == 0:
         parent = tl.where(parent > 0, tl.gather(run, tl.maximum(parent - 1, 0), axis=0), 0)
@@ -270,13 +270,13 @@ def grow_opt_level(
     most: int,
     counted_rows: int,
 ) -> None:
-    """Make level `level` (from 0) of every image's tree from logits [R, B, rows, V] float32.
+    """Grow level `level` (from 0) of every image's tree from logits [R, B, rows, V] float32.
 
-    The best so far are the tree; behind the last level it is laid out as `tree_meta` does, no cell above `most`. Else
-    the level's row W of `front` and of `gains.rows` is written. Of each image, [B] int64: counts, nodes that the level
-    expands (level 0: at least 1 for one); levels; totals, drafted nodes; roots, the last committed tokens. children: of
-    a node. most_rows: nodes that may be expanded in all. counted_rows: that a level has on average at most, for the
-    count of bytes.
+    The best candidates so far are the tree. After the last level, it is laid out as by `tree_meta`, with no cell above
+    `most`; before, row level + 1 of `front` and of `gains.rows` is written. Per image, [B] int64: counts, nodes that
+    the level expands (level 0: at least 1 stands for 1); levels; totals, drafted nodes; roots, the last committed
+    tokens. children: children of a node. most_rows: most nodes to expand in all. counted_rows: most nodes that a level
+    expands on average, for the count of bytes.
     """
     pair, batch, rows, vocab_size = logits.shape
     lanes, kept, width = scratch.tops.shape[2], pool.scores.shape[1], front.tokens.shape[2]

@@ -1,7 +1,7 @@
-"""The tokens next to one in the order of a row's weights, found without a sort.
+"""The tokens before or after a given one in the order of a row's weights, found without sorting.
 
-A pass over the row keeps each lane's nearest token; the nearest of all lanes is taken, and its lane alone is looked
-through for the next one.
+A pass over the row keeps each lane's nearest token. The nearest of all lanes is taken, and only its lane is searched
+for the next one.
 """
 
 from underpaint.runtime.device.language import kernel, tl
@@ -9,13 +9,13 @@ from underpaint.runtime.device.language import kernel, tl
 
 @kernel
 def ranks(weights, RISING: tl.constexpr):
-    """What tokens are sorted by (float64), smallest first; equal ones stand by token id."""
+    """Return the sort keys (float64) of tokens, smallest first; equal ones are ordered by token id."""
     return weights.to(tl.float64) if RISING else -weights.to(tl.float64)
 
 
 @kernel
 def is_past(here, place, rank, token, BEFORE: tl.constexpr):
-    """Whether tokens at `place` of rank `here` are before (`BEFORE`) or behind `token`; NaN is neither."""
+    """Return whether tokens at `place` with key `here` are before (`BEFORE`) or after `token`; NaN is neither."""
     if BEFORE:
         past = (here < rank) | ((here == rank) & (place < token))
     else:
@@ -25,7 +25,7 @@ def is_past(here, place, rank, token, BEFORE: tl.constexpr):
 
 @kernel
 def nearest_of(nearest, places, V, BEFORE: tl.constexpr):
-    """The nearest of some tokens, and its rank; -1 where there is none. places: -1 for none."""
+    """Return the key of the nearest of some tokens, and the token; -1 if there is none. places: -1 for none."""
     if BEFORE:
         best = tl.max(nearest, axis=0)
         at = tl.max(tl.where(nearest == best, places, -1), axis=0)
@@ -38,9 +38,9 @@ def nearest_of(nearest, places, V, BEFORE: tl.constexpr):
 
 @kernel
 def nearest_by_lane(row, V, token, rank, BEFORE: tl.constexpr, RISING: tl.constexpr, BLOCK: tl.constexpr):
-    """Each lane's token [BLOCK] right before (`BEFORE`) or behind `token` in that order, and its rank; -1 for none.
+    """Return the key of each lane's token [BLOCK] right before (`BEFORE`) or after `token`, and the token; -1 for none.
 
-    A lane has the tokens that equal it modulo BLOCK.
+    A lane has the tokens that are equal to it modulo BLOCK.
     """
     nearest = tl.full((BLOCK,), float("-inf") if BEFORE else float("inf"), tl.float64)
     places = tl.full((BLOCK,), -1, tl.int32)
@@ -57,9 +57,9 @@ def nearest_by_lane(row, V, token, rank, BEFORE: tl.constexpr, RISING: tl.conste
 def take_nearest(
     row, V, nearest, places, BEFORE: tl.constexpr, RISING: tl.constexpr, BLOCK: tl.constexpr, COLUMN: tl.constexpr
 ):
-    """The nearest token (int64) of all lanes, -1 at the order's end; and the lanes without it.
+    """Return the nearest token (int64) of all lanes, -1 at the end of the order; and the lanes without this token.
 
-    COLUMN: tokens of a lane, or more.
+    COLUMN: number of tokens of a lane, or more.
     """
     best, at = nearest_of(nearest, places, V, BEFORE)
     own = at & (BLOCK - 1)

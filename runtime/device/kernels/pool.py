@@ -1,4 +1,4 @@
-"""LANTERN's pools: the nearest codes of a token, up to a bound on their mass, as `algos.accept.lantern.pool`."""
+"""LANTERN's pools: the nearest codes of a token, up to a bound on their mass, as in `algos.accept.lantern.pool`."""
 
 from typing import NamedTuple
 
@@ -17,14 +17,14 @@ RELATIVE: tl.constexpr = tl.constexpr(2)
 PAPER: tl.constexpr = tl.constexpr(0)
 RELEASED: tl.constexpr = tl.constexpr(1)
 STANDARD: tl.constexpr = tl.constexpr(2)
-"""Whose residual: see `algos.accept.lantern`."""
+"""Which residual a rule uses: see `algos.accept.lantern`."""
 
 
 @kernel
 def pool(row, near, K, limit, share, KBLOCK: tl.constexpr):
-    """Mass (float64) and number (int64) of the first codes of `near` [K] whose weights sum to at most `limit`.
+    """Return mass (float64) and number (int64) of the first codes of `near` [K] whose weights sum to at most `limit`.
 
-    Weights are the row's times `share`; a sign is a mark, see `walk_pooled`.
+    A weight is the row's absolute value times `share`; its sign is a mark, see `walk_pooled`.
     """
     running = tl.full((), 0.0, tl.float64)
     mass = tl.full((), 0.0, tl.float64)
@@ -51,7 +51,7 @@ def clear(row, near, count, KBLOCK: tl.constexpr) -> None:
 
 
 class Pools(NamedTuple):
-    """What is pooled: neighbours [V, columns] int32, of which k are used; bound [1] float64: delta, or factor - 1."""
+    """A rule's pools: neighbours [V, columns] int32, of which k are used; bound [1] float64: delta, or factor - 1."""
 
     neighbours: Tensor
     bound: Tensor
@@ -60,7 +60,7 @@ class Pools(NamedTuple):
 
 
 def no_pools(device: torch.device) -> tuple[Pools, dict[str, int]]:
-    """For a kernel with pools, of a rule without: as `pools_of`."""
+    """Return what `pools_of` returns, for a rule without pools in a kernel that can have pools."""
     nothing = Pools(
         torch.zeros(1, 1, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.float64, device=device), 1, 0
     )
@@ -70,7 +70,7 @@ def no_pools(device: torch.device) -> tuple[Pools, dict[str, int]]:
 def pools_of(
     rule: Lantern | LanternPP | LanternGreedy | LanternPPGreedy, device: torch.device
 ) -> tuple[Pools, dict[str, int]]:
-    """A rule's pools with its table on `device`, and the constants by which kernels read them."""
+    """Return a rule's pools with its table on `device`, and the constants by which kernels read them."""
     if isinstance(rule, LanternPP | LanternPPGreedy):
         bound, kind = rule.factor - 1.0, RELATIVE
     else:

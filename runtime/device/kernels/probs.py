@@ -1,6 +1,6 @@
-"""From logits to distributions: guidance, temperature, top-k with ties, top-p, softmax, as `algos.rows`.
+"""Distributions from logits: guidance, temperature, top-k with ties, top-p and softmax, as in `algos.rows`.
 
-A program holds its row in registers: one read and one write.
+A program holds its row in registers: it reads it once and writes it once.
 """
 
 from statistics import NormalDist
@@ -17,25 +17,25 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 @kernel
 def kth_largest(values, largest, guess, width, K, V):
-    """A number that exactly the K largest of `values` [BLOCK], and those equal to the last of them, are not below.
+    """Return a bound that exactly the K largest of `values` [BLOCK], and those equal to the last of them, reach.
 
-    The search starts at `guess` and steps by 1.2 times `width` for each K that the count is off, until one end has too
-    many numbers and the other too few. Then the counts are interpolated, an end that stays counting half each time, and
-    from the 12th step on the rest is bisected. The search ends at K numbers, at K - 1 (one more pass finds the largest
-    of the others), or where no float lies in between, as where numbers are equal. On 512 rows of the shipped target and
-    the share of 1,000 of 16,384 codes the average was 4.94 steps, and 45 % of rows needed the last pass. On normal rows
-    it was 4.5. Rows that were rounded to bfloat16 took 19.
+    The search starts at `guess` and moves by at least 1.2 * `width` * (error of the count) / K, until one end has too
+    many numbers and the other too few. Then it interpolates the counts, halving the error of an end that stays. From
+    the 12th step on, it bisects. It ends at K numbers, at K - 1 (one more pass finds the largest of the others), or if
+    no float lies between the ends, as with equal numbers. On 512 rows of the shipped target and the share of 1,000 of
+    16,384 codes, it took 4.94 steps on average, and 45 % of rows needed the last pass. Normal rows took 4.5 steps, rows
+    rounded to bfloat16 took 19.
     """
-    low = tl.full((), -3.4028234663852886e38, tl.float32)  # the least of all
+    low = tl.full((), -3.4028234663852886e38, tl.float32)  # the lowest finite number
     high = largest
     wanted = tl.full((), 0.0, tl.float32) + K
     held, reached = (
         tl.full((), 0.0, tl.float32) + V,
         tl.full((), -1.0, tl.float32),
-    )  # what reaches the ends
+    )  # how many values reach each end
     goal = wanted - 0.5  # between the two counts that end the search
     rate = 1.2 * width / goal
-    above, below = tl.full((), 0.0, tl.float32), tl.full((), 0.0, tl.float32)  # how far the counts at both ends are off
+    above, below = tl.full((), 0.0, tl.float32), tl.full((), 0.0, tl.float32)  # errors of the counts at both ends
     rose, fell = tl.full((), 0, tl.int1), tl.full((), 0, tl.int1)
     turn = tl.full((), 0, tl.int32)
     middle = tl.where((low < guess) & (guess < largest), guess, largest - 0.001 * (tl.abs(largest) + 1.0))
@@ -62,7 +62,7 @@ def kth_largest(values, largest, guess, width, K, V):
 
 @kernel
 def guided_values(given, row_stride, guidance, place, inside, GUIDED: tl.constexpr):
-    """The logits at `place`, those of a pair mixed."""
+    """Return the logits at `place`; those of a guidance pair are mixed."""
     values = tl.load(given + place, inside, other=0.0)
     if GUIDED:
         without = tl.load(given + row_stride + place, inside, other=0.0)
@@ -72,9 +72,9 @@ def guided_values(given, row_stride, guidance, place, inside, GUIDED: tl.constex
 
 @kernel
 def nucleus(probs, inside, wanted):
-    """Which of `probs` [BLOCK] are in the smallest set of mass `wanted`, ties by token; at least one.
+    """Return which of `probs` [BLOCK] are in the smallest set with mass `wanted`, ties by token; at least one.
 
-    Masses are whole multiples of 2^-44, `wanted` among them, so their sum is the same in any order.
+    All masses, `wanted` included, are whole multiples of 2^-44, so their sum is the same in any order.
     """
     unit: tl.constexpr = 17592186044416.0
     whole = (probs * unit).to(tl.int64)
@@ -84,7 +84,7 @@ def nucleus(probs, inside, wanted):
         trial = floor + (tl.full((), 1, tl.int32) << bit)
         reached = tl.sum(tl.where(bits >= trial, whole, 0), axis=0)
         floor = tl.where(reached >= wanted, trial, floor)
-    # Of the tokens at the floor, those of the smallest ids that are needed to reach the mass.
+    # Of the tokens at the floor, take those with the lowest ids that are needed to reach the mass.
     above = tl.sum(tl.where(bits > floor, whole, 0), axis=0)
     level = inside & (bits == floor)
     each = tl.maximum(tl.max(tl.where(level, whole, 0), axis=0), 1)
@@ -93,7 +93,7 @@ def nucleus(probs, inside, wanted):
 
 
 class SamplerValues(NamedTuple):
-    """What logits are made distributions by: `SamplingParams`, and where its top-k's search begins, see `kth_largest`.
+    """The numbers of `SamplingParams`, and where the search of its top-k begins, see `kth_largest`.
 
     wanted: the mass of top-p in multiples of 2^-44.
     """
@@ -107,7 +107,7 @@ class SamplerValues(NamedTuple):
 
 
 def sampler_values(sampler: SamplingParams, rows: int, vocab_size: int) -> tuple[SamplerValues, dict[str, Any]]:
-    """A sampler as kernels take it, and the constants of `share_of` for `rows` of logits: 2 for a guidance pair."""
+    """Return a sampler's numbers for kernels, and the constants of `share_of` for `rows` of logits: 2 if guided."""
     values = SamplerValues(
         float(sampler.guidance),
         float(sampler.temperature),
@@ -134,9 +134,9 @@ def masses_of(
     values, given, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
     WARM: tl.constexpr, CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
-    """The distribution behind a row's finite logits `values` [BLOCK], which `given` holds, as a product.
+    """Return the distribution of a row's finite logits `values` [BLOCK], which `given` points to, as a product.
 
-    Returns masses [BLOCK] float32, and what they are multiplied by.
+    The factors are masses [BLOCK] float32 and a scale.
     """
     values = tl.where(inside, values, float("-inf"))
     largest = tl.max(values, axis=0)
@@ -146,7 +146,7 @@ def masses_of(
     else:
         least = largest
         if CUT:
-            # Where the K-th would be, were they normal: by a few of the row's numbers.
+            # Guess the K-th largest from a few of the row's numbers, as if they were normal.
             few = tl.arange(0, SAMPLE)
             some = guided_values(given, row_stride, sampler.guidance, few * (V // SAMPLE), few < V, GUIDED)
             mean = tl.sum(some, axis=0) / SAMPLE
@@ -172,7 +172,7 @@ def share_of(
     values, given, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
     WARM: tl.constexpr, CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
-    """The distribution [BLOCK] float32 behind a row's finite logits, see `masses_of`."""
+    """Return the distribution [BLOCK] float32 of a row's finite logits, see `masses_of`."""
     masses, scale = masses_of(
         values, given, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
     )
@@ -181,7 +181,7 @@ def share_of(
 
 @kernel
 def is_finite(values):
-    """Whether all of a row's logits (float32) are numbers: the bits of others have the highest exponent."""
+    """Return whether all of a row's logits (float32) are finite: the bits of others have the highest exponent."""
     return tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=0) < 0x7F800000
 
 
@@ -190,9 +190,9 @@ def row_masses(
     given, row_stride, sampler, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr, WARM: tl.constexpr,
     CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What `masses_of` returns of the logits at `given`, masses 0 from V on; and whether every logit is finite.
+    """Return the masses (0 from V on) and scale of `masses_of` for the logits at `given`, and whether all are finite.
 
-    Where one is not, the masses mean nothing, and are multiplied by 0.
+    If one is not finite, the masses have no meaning and the scale is 0.
     """
     place = tl.arange(0, BLOCK)
     inside = place < V
@@ -228,7 +228,7 @@ def probs_kernel(
     SAMPLE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image)."""
+    """One program per (node, image)."""
     node, image = tl.program_id(0), tl.program_id(1)
     if node >= tl.load(counts + image):
         return
@@ -236,7 +236,7 @@ def probs_kernel(
     masses, scale, sound = row_masses(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
     held = support + image * support_stride + node
     if sound == 0:
-        tl.store(finite + image * finite_stride + node, 0)  # a later level clears nothing
+        tl.store(finite + image * finite_stride + node, 0)  # no later level resets it to 1
         tl.store(held, 0)
         return
     share, place = masses * scale, tl.arange(0, BLOCK)
@@ -247,11 +247,11 @@ def probs_kernel(
 def probs(
     logits: Tensor, out: Tensor, support: Tensor, finite: Tensor, counts: Tensor, sampler: SamplingParams
 ) -> None:
-    """Fill out [B, N, V] float32 with the distributions behind logits [R, B, N, V] float32, R = 1 or the guidance pair.
+    """Fill out [B, N, V] float32 with the distributions of logits [R, B, N, V] float32; R = 1, or 2 for guidance pairs.
 
-    Rows from counts[b] (int64 [B]) on are left as they are. support [B, N] int32: tokens of positive probability.
-    finite [B, N] int32: set to 0 where a logit is NaN or infinite, else left as it is; that row then means nothing. All
-    but the logits may be slices of larger buffers along their second axis.
+    Rows from counts[b] (int64 [B]) on are left as they are. support [B, N] int32: number of tokens with positive
+    probability. finite [B, N] int32: set to 0 if a logit is NaN or infinite, else left as it is; that row of `out` then
+    has no meaning. The outputs may be slices of larger buffers along their second axis.
     """
     rows, batch, nodes, vocab_size = logits.shape
     values, constants = sampler_values(sampler, rows, vocab_size)
@@ -275,7 +275,7 @@ def probs(
 
 
 def _tail(share: float) -> tuple[float, float]:
-    """Where the largest `share` of normal numbers begins, and how much lower e times as many of them begin."""
+    """Return where the largest `share` of normal numbers begins, and how much lower e times as many begin."""
     if not 0.0 < share < 1.0:
         return 0.0, 0.0
     normal = NormalDist()
@@ -284,7 +284,7 @@ def _tail(share: float) -> tuple[float, float]:
 
 
 def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
-    """Distributions [N, V] float32 of logits [R, N, V] float32; see `engines.torch_sampling.sampled_probs`."""
+    """Return distributions [N, V] float32 of logits [R, N, V] float32; see `engines.torch_sampling.sampled_probs`."""
     rows, count, vocab_size = logits.shape
     device = logits.device
     out = torch.empty(1, count, vocab_size, device=device)
@@ -296,7 +296,7 @@ def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
 
 @kernel
 def likeliest_kernel(probs, out, counts, V, N, BLOCK: tl.constexpr) -> None:
-    """One program a (node, image)."""
+    """One program per (node, image)."""
     node, image = tl.program_id(0), tl.program_id(1)
     if node >= tl.load(counts + image):
         return
@@ -306,9 +306,9 @@ def likeliest_kernel(probs, out, counts, V, N, BLOCK: tl.constexpr) -> None:
 
 
 def likeliest(probs: Tensor, out: Tensor, counts: Tensor) -> None:
-    """Fill out [B, N, V] float32 from probs of its size: 1 at the likeliest token (ties: the lower).
+    """Fill out [B, N, V] float32 from probs of the same shape: 1 at the likeliest token (ties: the lowest), else 0.
 
-    counts [B] int64: rows of an image."""
+    counts [B] int64: number of rows of an image."""
     batch, nodes, vocab_size = probs.shape
     launch(
         likeliest_kernel,
