@@ -1,7 +1,4 @@
-"""A Jacobi window's tree: the drafts that it held, and its new cells, drawn evenly or copied from a cell beside them.
-
-The reference is `algos.spatial.jacobi.HeldWindow.draft`.
-"""
+"""Lays out a Jacobi window's draft chain, and fills in its new cells; as `algos.spatial.jacobi.HeldWindow.draft`."""
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces
@@ -13,8 +10,7 @@ EVENLY = tl.constexpr(0)
 LEFT = tl.constexpr(1)
 ABOVE = tl.constexpr(2)
 RANDOM = tl.constexpr(3)
-"""Whence a new cell's token: a uniform draw, a copy of the cell to the left or above, or a uniform draw that counts as
-a point proposal."""
+"""Source of a new cell's token: uniform, a copy from the left or above, or uniform, judged as a point proposal."""
 
 
 @kernel
@@ -33,7 +29,7 @@ def lay_node(tree, layout, image, N, node, last, token, W, most) -> None:
 
 @kernel
 def lay_alone(tree, layout, image, N, node) -> None:
-    """A node that no tree has: it sees itself alone."""
+    """Lay out a node beyond an image's tree, which sees only itself."""
     own = image * N + node
     tl.store(tree.masks + own, tl.full((), 1, tl.int64) << node.to(tl.int64))
     tl.store(layout.positions + own, tl.load(layout.cells + image) - 1)
@@ -61,7 +57,7 @@ def refill_kernel(
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (draft, image). Copies follow one another, so each program finds those before its own as well."""
+    """One program per (draft, image). A copy depends on the copies before it, so each program computes those too."""
     place, image = tl.program_id(0), tl.program_id(1)
     wanted = tl.load(levels + image)
     if place == 0:
@@ -107,10 +103,10 @@ def refill(
     kind: int,
     width: int,
 ) -> None:
-    """Lay out a chain of lengths.levels drafts for each image, and fill the drafter's distributions of new cells.
+    """Lay out a chain of lengths.levels drafts for each image, and fill in the draft distributions of new cells.
 
-    kind: EVENLY, LEFT, ABOVE or RANDOM; width: of the grid. At the start of a row the cell above is copied for the left
-    one, in the first row the left one for that above.
+    kind: EVENLY, LEFT, ABOVE or RANDOM. width: columns of the grid. At the start of a row, LEFT copies the cell above;
+    in the first row, ABOVE copies the cell to the left.
     """
     batch, most = window.tokens.shape
     vocab_size = tree.probs.shape[2]

@@ -1,4 +1,4 @@
-"""A window's new cells, drawn from what the target said of the last decided cell with the same neighbours, or copied.
+"""Draws a window's new cells from the target's distribution of the last decided cell with equal neighbours, or copies.
 
 The reference is `algos.spatial.jacobi.HeldWindow.draft` and `algos.spatial.jacobi_window.LookupTable.guess`.
 """
@@ -13,7 +13,7 @@ from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 REFILLED = 4
-"""New cells of a cycle: of `jacobi-lookup` on the shipped target at 128 px 2.0 on average."""
+"""New cells per cycle, to count instructions; `jacobi-lookup` on the shipped target at 128 px has 2.0 on average."""
 
 
 @kernel
@@ -40,7 +40,7 @@ def refill_lookup_kernel(
     PART: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (draft, image). New cells follow one another, so each program finds those before its own too."""
+    """One program per (draft, image). A new cell depends on those before it, so each program computes those too."""
     place, image = tl.program_id(0), tl.program_id(1)
     wanted, filled = tl.load(levels + image), tl.load(held_counts + image)
     count, before = tl.load(cells + image), tl.load(roots + image)
@@ -89,11 +89,11 @@ def refill_lookup(
     layout: TreePlaces,
     width: int,
 ) -> None:
-    """Lay out a chain of lengths.levels drafts for each image, and fill the drafter's distributions of new cells.
+    """Lay out a chain of lengths.levels drafts for each image, and fill in the draft distributions of new cells.
 
-    table: keeps what was said of decided cells. width: of the grid. Where no decided cell has the same tokens on the
-    left and above, one with the left token does, or one with that above; else the left token is copied, at the start of
-    a row the one above.
+    table: the target's distributions of decided cells. width: columns of the grid. A new cell uses the last decided
+    cell with the same tokens to the left and above, else with the same left token, else with the same token above.
+    Without any, it copies the token to the left, or at the start of a row the token above.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]

@@ -1,8 +1,8 @@
-"""What a pass that redraws cells feeds: any cells given any cells, row front by row front inside every island.
+"""Lays out the passes that redraw cells, given any decided cells: row front by row front inside every island.
 
 The reference is `algos.spatial.settle.settle` over `algos.spatial.canvas.Canvas`. A step decides every cell that waits
-for none. What it must feed for that may not fit into one pass; the rest goes into the next, cell after cell, as no
-position sees one behind its own.
+for no other cell. If its positions do not fit into one pass, the next passes feed the rest in raster order, because no
+position sees a later one.
 """
 
 from torch import Tensor
@@ -14,12 +14,12 @@ from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 _TILE = 64
-"""Cells of a program, and cells that it compares them with at a time."""
+"""Cells per program, and cells that these are compared with at a time."""
 
 
 @kernel
 def ready_kernel(status, cursor, labels, waiting, ready, H, W, w, TILE: tl.constexpr) -> None:
-    """One program a (tile of cells, image): a cell waits for those of its island that lie before it in the fronts."""
+    """One program per (tile of cells, image). A cell waits for waiting cells of its island before it in the fronts."""
     tile, image = tl.program_id(0), tl.program_id(1)
     if tl.load(status + image) != 0:
         return
@@ -43,7 +43,7 @@ def ready_kernel(status, cursor, labels, waiting, ready, H, W, w, TILE: tl.const
 
 
 def find_ready(status: Tensor, out: IslandBuffers, grid: Grid, window: int) -> None:
-    """Where a step begins, fill out.ready: the cells that row fronts of `window` let be decided now."""
+    """At the start of a step, fill out.ready: the cells that row fronts with `window` may decide now."""
     batch, cells = out.waiting.shape
     tiles = -(-cells // _TILE)
     launch(
@@ -85,7 +85,7 @@ def lay_repair_kernel(
     LANES: tl.constexpr,
     CELLS: tl.constexpr,
 ) -> None:
-    """One program an image. Lanes are taken by the cell behind the one that is fed, in raster order."""
+    """One program per image. Positions go to cells in raster order; a cell's position feeds the cell before it."""
     image = tl.program_id(0)
     going = tl.load(status + image) == 0
     prefix = tl.load(prefixes + image)
@@ -136,10 +136,10 @@ def lay_repair_kernel(
 
 
 def lay_repair(status: Tensor, progress: Progress, islands: IslandBuffers, out: FrontPass) -> None:
-    """Lay out the next pass of every image that goes on.
+    """Lay out the next pass of every image that still runs.
 
-    Fed are the cells before those that are ready, behind a proxy where they are undecided, and before the last of
-    them every decided cell whose keys are not there yet.
+    It feeds the cell before each ready cell, with a proxy token if that one is undecided. It also feeds every decided
+    cell before the last ready one whose keys are not in the cache yet.
     """
     batch, count = out.tokens.shape
     cells = islands.waiting.shape[1]

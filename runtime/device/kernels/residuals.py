@@ -1,9 +1,9 @@
-"""What rejected siblings leave of a row, worked out where it is asked for: none of it is kept in memory.
+"""The residual of a row after siblings were rejected, computed where it is needed and never stored in memory.
 
-A rejection leaves [share * left - offer * line - even]_+ of what was left before it. Positive parts within each other
-are one, so any number of rejections leaves [factor * row - taken * line - evenly]_+. Nothing is left of a token that
-was rejected, as it was offered with more than that; so it need not be known that siblings without replacement are
-offered no more.
+After a rejection the residual is [share * left - offer * line - even]_+, where `left` is the residual before it. Nested
+positive parts are one positive part, so after any number of rejections it is [factor * row - taken * line - evenly]_+.
+A rejected token has residual 0, because it was proposed with more than it had left. So later proposals may be
+subtracted there too, although siblings without replacement cannot propose the token again.
 """
 
 from underpaint.runtime.device.kernels.row_maths import PARTS, UNIT, add_parts, goal_of, part_at, scale_for
@@ -11,19 +11,19 @@ from underpaint.runtime.device.kernels.walk import lane_of
 from underpaint.runtime.device.language import kernel, tl
 
 LEAST = tl.constexpr(2.0**-50)
-"""Of a row: a sum of differences below that is rounding."""
+"""Share of a row: a smaller sum of differences is taken for rounding."""
 
 
 @kernel
 def over(factor, offered):
-    """What `factor` has above `offered`, float64."""
+    """Return [factor - offered]_+ (float64)."""
     left = factor - offered
     return tl.where(left > 0.0, left, 0.0)
 
 
 @kernel
 def left_at(row, line, place, factor, taken, evenly, V, OFFERED: tl.constexpr):
-    """What is left at `place`, float64; 0 past the row's end. `line` is not read where nothing of it was taken."""
+    """Return the residual (float64) at `place`, 0 past the row's end. `line` is read only if `taken` is above 0."""
     left = tl.load(row + place, place < V, other=0.0).to(tl.float64) * factor
     if OFFERED:
         drafted = tl.load(line + place, place < tl.where(taken > 0.0, V, 0), other=0.0).to(tl.float64)
@@ -33,7 +33,7 @@ def left_at(row, line, place, factor, taken, evenly, V, OFFERED: tl.constexpr):
 
 @kernel
 def left_sum(row, line, factor, taken, evenly, V, BLOCK: tl.constexpr):
-    """The sum of what is left, float64; 0 where it is rounding."""
+    """Return the sum of the residual (float64); 0 if it is only rounding."""
     totals = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
         totals += left_at(row, line, start + tl.arange(0, BLOCK), factor, taken, evenly, V, True)
@@ -43,9 +43,9 @@ def left_sum(row, line, factor, taken, evenly, V, BLOCK: tl.constexpr):
 
 @kernel
 def reject(row, line, factor, taken, evenly, excess, weights, share, offer, even, V, BLOCK: tl.constexpr):
-    """The sum of what a child leaves that was drawn with offer * line + even, and the numbers that say it.
+    """Reject a child drawn from offer * line + even; return the residual's sum, factor, taken, evenly and excess.
 
-    excess, weights [CHILDREN]: what is left, and the line's weights, at the children's tokens.
+    excess, weights [CHILDREN]: the residual, and the line's weights, at the children's tokens.
     """
     factor, taken, evenly = factor * share, taken * share + offer, evenly * share + even
     excess = over(excess * share, weights * offer + even)
@@ -54,9 +54,9 @@ def reject(row, line, factor, taken, evenly, excess, weights, share, offer, even
 
 @kernel
 def untried_mass(line, tokens, tried, held, V, CHILDREN: tl.constexpr, BLOCK: tl.constexpr):
-    """The mass (float64) of a row without the first `tried` of `tokens` [CHILDREN].
+    """Return the mass (float64) of a row without the first `tried` of `tokens` [CHILDREN].
 
-    held: that mass in whole numbers, see `row_maths.whole`. Where little is left they are too coarse: it is summed.
+    held: that mass as an integer, see `row_maths.whole`. Below 2^-16 it is too coarse, and the row is summed again.
     """
     small = held < 17592186044416  # 2^-16 of a row
     mass = tl.where(small, 0.0, held.to(tl.float64) * (1.0 / UNIT))
@@ -71,7 +71,7 @@ def untried_mass(line, tokens, tried, held, V, CHILDREN: tl.constexpr, BLOCK: tl
 
 @kernel
 def next_offer(remaining, untried):
-    """What a weight is drawn with (float64), and any of the `untried` tokens once nothing remains of the weights."""
+    """Return `offer`, the factor on the remaining weights, and `even`, each untried token's chance if none remain."""
     there = remaining > 0.0
     offer = tl.where(there, 1.0 / tl.where(there, remaining, 1.0), 0.0)
     return offer, tl.where(there, 0.0, 1.0 / tl.maximum(untried, 1).to(tl.float64))
@@ -82,10 +82,10 @@ def draw_left(
     row, line, gone, factor, taken, evenly, total, V, uniform,
     OFFERED: tl.constexpr, GONE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The index (int64) that `uniform` falls on in what is left, of sum `total`; V where that is 0.
+    """Draw an index (int64) from the residual, of sum `total`, by `uniform`; V if all of it is 0.
 
-    OFFERED: else nothing of the line was taken, but the tokens `gone` [GONE], -1 for none. Weights are rounded down to
-    whole multiples of 2^-60 of the total's power of two, as in `row_maths.part_masses`.
+    OFFERED: the residual as above; otherwise the row without the tokens `gone` [GONE], where -1 is none. Weights are
+    rounded down to integer multiples of 2^-60 of the total's power of two, as in `row_maths.part_masses`.
     """
     PART: tl.constexpr = min(1024, BLOCK)
     COUNT: tl.constexpr = BLOCK // PART

@@ -1,7 +1,7 @@
-"""Drafts of all open rows, and the pass that reads them: parallel Jacobi row fronts (PJD, arXiv 2606.05703).
+"""Drafts of all open rows, and the target pass over them: parallel Jacobi row fronts (PJD, arXiv 2606.05703).
 
-The reference is `algos.spatial.jacobi_front.jacobi_fronts` over `algos.spatial.canvas.Canvas`. A row drafts as far as
-the row above is decided, so rows never draft in the same column: a column stands for its one draft, whatever its row.
+The reference is `algos.spatial.jacobi_front.jacobi_fronts` over `algos.spatial.canvas.Canvas`. A row drafts only in
+columns that the row above has decided. So each column has at most one draft, and buffers are indexed by column.
 """
 
 from typing import NamedTuple
@@ -16,16 +16,20 @@ from underpaint.runtime.device.kernels.row_maths import EVENLY, POINT
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 ROW_ROLES = (Role.REFILL, Role.ACCEPT, Role.RESIDUAL, Role.DRAFT)
-"""Roles that draw noise by cell, in the order of `RowDrafts.uniforms`."""
+"""Roles whose noise is drawn by cell, in the order of `RowDrafts.uniforms`."""
 
 
 class RowDrafts(NamedTuple):
-    """How far rows are, and what they draft; [B, W] int64 where nothing else is said.
+    """The progress of each image's rows, and their drafts; [B, W] int64 unless noted.
 
-    columns [B, H] int64: cells of each row that are decided, from the left. cells: of each column, the cell that is
-    drafted in it, -1 for none. tokens: the drafts, -1 for none. kinds: what each was drawn from, see `excess`.
-    verdicts: see `row_verdicts`. uniforms [B, R, W] float64: the cells' noise by `ROW_ROLES`. cycles [B] int64: the
-    noise's. probs [B, W, V] float32: the distributions that drafts were drawn from, where they were.
+    Attributes:
+        columns: Number of decided cells in each row, from the left, [B, H] int64.
+        cells, tokens: The cell drafted in each column, and its draft token; -1 for none.
+        kinds: The kind of distribution that each draft was drawn from, see `row_maths.offered`.
+        verdicts: See `row_verdicts`.
+        uniforms: The cells' noise by `ROW_ROLES`, [B, R, W] float64.
+        cycles: The cycle number of the noise, [B] int64.
+        probs: The distributions that drafts of kind DRAWN were drawn from, [B, W, V] float32.
     """
 
     columns: Tensor
@@ -42,7 +46,7 @@ class RowDrafts(NamedTuple):
 def span_rows_kernel(
     status, cycles, columns, cells, noise_cycles, H, W, lead, most, ahead, ROWS: tl.constexpr, LANES: tl.constexpr
 ) -> None:
-    """One program an image; a lane a column."""
+    """One program per image, one lane per column."""
     image = tl.program_id(0)
     going = tl.load(status + image) == 0
     lane = tl.arange(0, LANES).to(tl.int64)
@@ -60,9 +64,9 @@ def span_rows_kernel(
 def span_rows(
     status: Tensor, progress: Progress, drafts: RowDrafts, grid: Grid, lead: int, window: int, ahead: int
 ) -> None:
-    """Find the cells that rows draft, `window` of a row at most, once the row above has `lead` cells.
+    """Find the cells that rows draft: at most `window` per row, once the row above has at least `lead` cells.
 
-    ahead: how much a cycle's number in progress.cycles is above that of its noise.
+    ahead: difference between a cycle's number in progress.cycles and the cycle number of its noise.
     """
     batch = status.shape[0]
     launch(
@@ -112,7 +116,7 @@ def lay_drafts_kernel(
     WIDTH: tl.constexpr,
     LANES: tl.constexpr,
 ) -> None:
-    """One program an image. A position a column feeds the cell before its draft; those behind feed rows that wait."""
+    """One program per image. Position k < W feeds the cell before column k's draft; the others feed waiting rows."""
     image = tl.program_id(0)
     prefix = tl.load(prefixes + image)
     lane = tl.arange(0, WIDTH).to(tl.int64)
@@ -121,7 +125,7 @@ def lay_drafts_kernel(
     drafted = cell >= 0
     row = tl.where(drafted, cell // W, H)
     count = tl.load(columns + image * H + row, drafted, other=0)
-    # The last decided cell before the row's first draft: its own, or the last one of the row above.
+    # The last decided cell before the row's first draft: in its own row, or the last one of the row above.
     behind = tl.where(count > 0, row, row - 1)
     known = drafted & (behind >= 0)
     before = behind * W + tl.load(columns + image * H + behind, known, other=0) - 1
@@ -134,7 +138,7 @@ def lay_drafts_kernel(
     even = tl.umulhi(whole.to(tl.uint64) << 11, (lane * 0 + V).to(tl.uint64)).to(tl.int64)
     begun = tl.sum(tl.where(lane == 0, even, 0), axis=0)
     copied = tl.where(nearest >= 0, beside, tl.where(known, base, begun))
-    # Where nothing is decided there is nothing to copy for the first cell of all.
+    # The first cell of the picture has no decided cell to copy.
     copying = (copies == 1) & (known | (lane > count))
     token = tl.where(held >= 0, held, tl.where(copying, copied, even))
     tl.debug_barrier()
@@ -182,10 +186,10 @@ def lay_drafts_kernel(
 
 
 def lay_drafts(progress: Progress, drafts: RowDrafts, out: FrontPass, grid: Grid, copies: bool) -> None:
-    """Draft what is not drafted yet, and lay out the pass over the cells drafts.cells of every image that goes on.
+    """Draft the cells in drafts.cells that have no draft yet, and lay out the pass over them for every running image.
 
-    copies: new drafts are copies of the token before them in the row, not even draws. Positions 0..W-1 are the
-    columns'; behind them, one a row but the last, those of rows that draft nothing and whose keys are not there yet.
+    copies: new drafts copy the token before them in the row; otherwise they are uniform draws. Positions 0..W-1 belong
+    to columns. Then comes one position per row but the last, for rows without drafts whose last key is not cached yet.
     """
     batch, count = out.tokens.shape
     launch(

@@ -1,6 +1,6 @@
-"""What kernels do with one row [V] of weights: sum it, find its largest, draw from it.
+"""Operations of kernels on one row [V] of weights: sum it, find its largest weight, draw from it.
 
-Every function loops over tiles of BLOCK numbers; `walk.tile` takes the whole row in one tile where registers hold it.
+Every function loops over tiles of BLOCK values. `walk.tile` gives one tile for a row that fits into registers.
 """
 
 from underpaint.runtime.device.language import kernel, tl
@@ -9,16 +9,16 @@ EVENLY = tl.constexpr(0)
 POINT = tl.constexpr(1)
 DRAWN = tl.constexpr(2)
 NOTHING = tl.constexpr(3)
-"""What a token was offered from: all tokens evenly, itself alone, a row of weights; or no token was offered."""
+"""The proposal distribution of a token: uniform, one-hot at the token, a row of weights; or no proposal."""
 PARTS = tl.constexpr(64)
-"""Parts of a row at most, see `part_masses`."""
+"""Largest number of parts of a row, see `part_masses`."""
 UNIT = tl.constexpr(2.0**60)
-"""Whole numbers that a probability of 1 is counted as, see `whole`."""
+"""The integer that stands for probability 1, see `whole`."""
 
 
 @kernel
 def row_sum(row, V, BLOCK: tl.constexpr):
-    """The sum, float64."""
+    """Return the sum of a row (float64)."""
     totals = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -28,18 +28,18 @@ def row_sum(row, V, BLOCK: tl.constexpr):
 
 @kernel
 def whole(probs):
-    """Probabilities (float32) rounded down to whole multiples (int64) of 2^-60.
+    """Return probabilities (float32) rounded down to integer multiples (int64) of 2^-60.
 
-    Sums and differences of them are exact in any order, so a row is summed once, and what is left of it without some
-    tokens is never below 0. A row of V probabilities loses less than V * 2^-60 of its mass.
+    Their sums and differences are exact in any order. So a row is summed only once, and its sum without some tokens is
+    never below 0. A row of V probabilities loses less than V * 2^-60 of its mass.
     """
     return (probs * UNIT).to(tl.int64)
 
 
 @kernel
 def whole_sum(row, V, BLOCK: tl.constexpr):
-    """The sum of a row of probabilities as `whole` has them."""
-    LANES: tl.constexpr = BLOCK if BLOCK <= 2048 else 1  # sums that registers hold
+    """Return the sum (int64) of a row of probabilities in the units of `whole`."""
+    LANES: tl.constexpr = BLOCK if BLOCK <= 2048 else 1  # partial sums that fit into registers
     totals = tl.zeros((LANES,), tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -52,7 +52,7 @@ def whole_sum(row, V, BLOCK: tl.constexpr):
 
 @kernel
 def row_argmax(row, V, BLOCK: tl.constexpr):
-    """The largest weight (float64) and its first place (int64)."""
+    """Return the largest weight (float64) and the first index that has it (int64)."""
     best = tl.full((), -1.0, tl.float64)
     found = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
@@ -67,14 +67,14 @@ def row_argmax(row, V, BLOCK: tl.constexpr):
 
 @kernel
 def scale_for(largest):
-    """The power of two (float64) by which `largest` > 0 becomes a number from 2^44 to 2^45."""
+    """Return the power of two (float64) that scales `largest` > 0 to a number from 2^44 to 2^45."""
     biased = tl.maximum(largest.to(tl.int64, bitcast=True) >> 52, 64)
     return ((2090 - biased) << 52).to(tl.float64, bitcast=True)
 
 
 @kernel
 def offered(row, kind, token, V):
-    """The probability (float64) that `token` was offered with; row [V]: the weights, where there are any."""
+    """Return the probability (float64) with which `token` was proposed. row [V]: the weights, if kind is DRAWN."""
     drawn = tl.load(row + token, kind == DRAWN, other=0.0).to(tl.float64)
     even = tl.full((), 1.0, tl.float64) / V
     point = tl.full((), 1.0, tl.float64)
@@ -83,7 +83,7 @@ def offered(row, kind, token, V):
 
 @kernel
 def excess_at(target, row, kind, token, start, V, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
-    """What the row `target` [V] has above the offer, [BLOCK] floating from `start` on; 0 past its end."""
+    """Return [target - proposal]_+ of the BLOCK tokens from `start` on, 0 past V; only the target unless OFFERED."""
     place = start + tl.arange(0, BLOCK)
     wanted = tl.load(target + place, place < V, other=0.0)
     if OFFERED:
@@ -97,10 +97,10 @@ def excess_at(target, row, kind, token, start, V, OFFERED: tl.constexpr, BLOCK: 
 
 @kernel
 def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
-    """A scale, and the masses (int64) of the row's parts [PARTS], `part_of(BLOCK)` tokens each.
+    """Return a scale, and the masses (int64) of the parts [PARTS] of the row of `excess_at`, PART tokens each.
 
-    Weights are rounded down to whole multiples of 2^-44 of the largest one's power of two and summed as integers, so
-    the sum is the same in whatever order a reduction takes it, and a weight of 0 is never drawn.
+    Weights are rounded down to integer multiples of 2^-44 of the largest weight's power of two. Sums of integers do not
+    depend on the order of a reduction, and a weight of 0 is never drawn.
     """
     highest = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
@@ -119,7 +119,7 @@ def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.co
 
 @kernel
 def place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
-    """The index (int64) that `uniform` falls on in the cumulated masses of `part_masses`; V where there are none."""
+    """Return the index (int64) that `uniform` selects in the cumulative masses of `part_masses`; V if all are 0."""
     PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
     total = tl.sum(sums, axis=0)
     goal = goal_of(total, uniform)
@@ -131,28 +131,28 @@ def place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED: tl.cons
 
 @kernel
 def draw_excess(target, row, kind, token, V, uniform, BLOCK: tl.constexpr, OFFERED: tl.constexpr = True):
-    """The index (int64) that `uniform` falls on in the cumulated excess, as `algos.chance.index_of`; V if that is 0."""
+    """Draw an index (int64) from the row of `excess_at` by `uniform`, as `algos.chance.index_of`; V if it is all 0."""
     scale, sums = part_masses(target, row, kind, token, V, OFFERED, BLOCK)
     return place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED, BLOCK)
 
 
 @kernel
 def draw(row, V, uniform, BLOCK: tl.constexpr):
-    """The index (int64) that `uniform` falls on in the cumulated row, as `draw_excess` where nothing is offered."""
+    """Draw an index (int64) from a row by `uniform`, as `draw_excess` without a proposal; V if all of it is 0."""
     return draw_excess(row, row, NOTHING, 0, V, uniform, BLOCK, False)
 
 
 @kernel
 def goal_of(total, uniform):
-    """The mass (int64) of `total` that `uniform` falls on: floor(uniform * total)."""
-    # The upper half of a product of 64-bit words.
+    """Return floor(uniform * total) (int64): the cumulative mass that `uniform` selects."""
+    # This is the upper half of a product of 64-bit words.
     bits = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
     return tl.umulhi(bits, total.to(tl.uint64)).to(tl.int64)
 
 
 @kernel
 def part_at(sums, goal):
-    """The part of a row that a mass falls on, and the mass before it. sums [parts] int64: the masses of all parts."""
+    """Return the part of a row that holds mass `goal`, and the mass before it. sums [parts] int64: mass by part."""
     ends = tl.cumsum(sums, axis=0)
     part = tl.sum((ends <= goal).to(tl.int32), axis=0)
     return part, tl.max(tl.where(ends <= goal, ends, 0), axis=0)
@@ -160,21 +160,21 @@ def part_at(sums, goal):
 
 @kernel
 def add_parts(sums, held, first, COUNT: tl.constexpr):
-    """`sums` [PARTS] and the masses `held` [COUNT] of the parts from `first` on."""
+    """Return `sums` [PARTS] with the masses `held` [COUNT] added to the parts from `first` on."""
     lane, turn = tl.arange(0, PARTS), first + tl.arange(0, COUNT)
     return sums + tl.sum(tl.where(lane[:, None] == turn[None, :], held[None, :], 0), axis=1)
 
 
 @kernel
 def whole_parts(sums, weights, start, PART: tl.constexpr, BLOCK: tl.constexpr):
-    """`sums` [PARTS] and the masses of a row's parts from token `start` on, as `whole` has them. weights [BLOCK]."""
+    """Return `sums` [PARTS] plus the masses, in units of `whole`, of weights [BLOCK]: the tokens from `start` on."""
     COUNT: tl.constexpr = BLOCK // PART
     return add_parts(sums, tl.sum(tl.reshape(whole(weights), (COUNT, PART)), axis=1), start // PART, COUNT)
 
 
 @kernel
 def row_parts(row, V, BLOCK: tl.constexpr):
-    """The masses [PARTS] of a row's parts, as `whole` has them."""
+    """Return the masses [PARTS] of a row's parts in the units of `whole`."""
     PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
     sums = tl.zeros((PARTS,), tl.int64)
     for start in range(0, V, BLOCK):
@@ -188,7 +188,7 @@ def draw_while(
     row, V, uniforms, gone, weights, turn, count, scale, sums, least,
     MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """See `draw_several`, from turn `turn` on, for as long as more than `least` of the masses `sums` is left."""
+    """Draw as in `draw_several`, from turn `turn` on, while more than `least` of the masses `sums` is left."""
     PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
     turns, lane = tl.arange(0, MOST), tl.arange(0, PARTS)
     total = tl.sum(sums, axis=0)
@@ -210,11 +210,11 @@ def draw_while(
 
 @kernel
 def draw_several(row, V, uniforms, count, sums, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
-    """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
+    """Draw `count` tokens one after another from a row; return them as [MOST] int64, padded with -1.
 
-    uniforms: one each. sums [PARTS]: the masses of the row's parts, as `whole` has them. REPEATS: each is drawn from
-    the whole row. Else a drawn token's mass is taken out; where less than 2^-16 of the row is left, or a sixteenth of
-    what was summed last, the rest is summed again at a scale of its own. The row is as before once all are drawn.
+    uniforms: one per draw. sums [PARTS]: masses of the row's parts in the units of `whole`. REPEATS: each draw is from
+    the whole row. Otherwise a drawn token's weight is 0 until all are drawn, and is restored then. If at most 2^-16 of
+    the row, or a sixteenth of the last sum, is left, the rest is summed again with a scale of its own.
     """
     gone = tl.full((MOST,), -1, tl.int64)
     weights = tl.zeros((MOST,), row.dtype.element_ty)
@@ -238,7 +238,7 @@ def draw_several(row, V, uniforms, count, sums, MOST: tl.constexpr, REPEATS: tl.
 
 @kernel
 def hide(row, tokens, mask):
-    """The weights of those of `tokens` [G] in `mask`, which become 0 in the row until `restore` puts them back."""
+    """Set the weights of `tokens` [G] in `mask` to 0 until `restore` puts them back; return the old weights."""
     weights = tl.load(row + tokens, mask, other=0.0)
     tl.debug_barrier()
     tl.store(row + tokens, tl.zeros_like(weights), mask)
@@ -248,20 +248,20 @@ def hide(row, tokens, mask):
 
 @kernel
 def restore(row, tokens, weights, mask) -> None:
-    """See `hide`."""
+    """Put back the weights that `hide` returned."""
     tl.debug_barrier()
     tl.store(row + tokens, weights, mask)
 
 
 @kernel
 def flip(uniform, chance_of, out_of):
-    """As `algos.chance.FromUniforms.flip`: certain at `chance_of` >= `out_of`, never at 0, strict in between."""
+    """Flip as `algos.chance.FromUniforms`: False at 0, True from `out_of` on, else uniform * out_of < chance_of."""
     return tl.where(chance_of >= out_of, chance_of > 0.0, uniform * out_of < chance_of)
 
 
 @kernel
 def copy_row(row, out, V, BLOCK: tl.constexpr) -> None:
-    """`row` [V] to `out` [V], of whatever floating type that is."""
+    """Copy `row` [V] to `out` [V], which may have another floating type."""
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         tl.store(out + place, tl.load(row + place, place < V, other=0.0), place < V)
@@ -269,7 +269,7 @@ def copy_row(row, out, V, BLOCK: tl.constexpr) -> None:
 
 @kernel
 def one_hot(token, out, V, BLOCK: tl.constexpr) -> None:
-    """1 at `token` and 0 elsewhere, in `out` [V]."""
+    """Write a one-hot row to `out` [V]: 1 at `token`, 0 elsewhere."""
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         tl.store(out + place, tl.where(place == token, 1.0, 0.0), place < V)
@@ -277,7 +277,7 @@ def one_hot(token, out, V, BLOCK: tl.constexpr) -> None:
 
 @kernel
 def scaled(row, out, share, V, BLOCK: tl.constexpr) -> None:
-    """`row` [V] times `share`, as float64, in `out`."""
+    """Write `row` [V] times `share` (float64) to `out` [V]."""
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64) * share, place < V)

@@ -1,7 +1,7 @@
-"""Which drafts of parallel Jacobi row fronts stay, and what stands in the place of the others.
+"""Judges the drafts of parallel Jacobi row fronts, and replaces those that are rejected.
 
-The reference is `algos.spatial.jacobi_front.jacobi_fronts`: from the left a row keeps its drafts up to the first that
-is rejected; that one is drawn from the residual where the row may; all behind it are drafted anew.
+The reference is `algos.spatial.jacobi_front.jacobi_fronts`. From the left, a row keeps its drafts up to the first
+rejected one. If the row may, it redraws that one from the residual. All remaining cells are drafted again.
 """
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 KEPT = tl.constexpr(1)
 REDRAWN = tl.constexpr(2)
 ANEW = tl.constexpr(3)
-"""What becomes of a column's draft; 0 where there is none."""
+"""Verdicts on a column's draft, or 0 if it has none. ANEW: the cell is drafted again."""
 
 
 @kernel
@@ -46,7 +46,7 @@ def judge_drafts_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:
-    """One program an image; a lane a column."""
+    """One program per image, one lane per column."""
     image = tl.program_id(0)
     going = takes_part(status, finite, taken, image, rows, ROWS)
     lane = tl.arange(0, WIDTH).to(tl.int64)
@@ -79,10 +79,9 @@ def judge_drafts_kernel(
 def judge_drafts(
     probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts: Verdicts, out: FrontPass, every: bool
 ) -> None:
-    """Judge drafts by probs [B, N, V], column by column; out.settled becomes the cells that are decided.
+    """Judge drafts by probs [B, N, V], column by column, and write the decided cells to out.settled.
 
-    Keys of accepted drafts get their places. every: all rows may draw their first rejected token anew, not the
-    uppermost alone.
+    Keys of accepted drafts get cache slots. every: all rows may redraw their first rejected token, not just the top.
     """
     batch, nodes, vocab_size = probs.shape
     width, rows = drafts.cells.shape[1], verdicts.finite.shape[1]
@@ -139,7 +138,7 @@ def settle_drafts_kernel(
     ROLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (column, image)."""
+    """One program per (column, image)."""
     lane, image = tl.program_id(0), tl.program_id(1)
     own = image * W + lane
     verdict = tl.load(verdicts + own)
@@ -147,7 +146,7 @@ def settle_drafts_kernel(
         return
     cell = tl.load(cells + own)
     token = tl.load(drafts + own)
-    tl.debug_barrier()  # all threads have read it before one writes another
+    tl.debug_barrier()  # all threads have read the token before one overwrites it
     row = probs + (image * N + lane).to(tl.int64) * V
     offer = stale + own.to(tl.int64) * V
     noise = uniforms + image * ROLES * W + lane
@@ -163,7 +162,7 @@ def settle_drafts_kernel(
             other = draw_excess(row, offer, tl.load(kinds + own), token, V, tl.load(noise + 2 * W), BLOCK)
             if other < V:
                 token = other
-            else:  # only rounding made the flip fail, and the draft stays
+            else:  # only rounding made the flip fail, so the draft stays
                 fed = tl.load(cells + own + 1, lane + 1 < W, other=-1) == cell + 1
                 tl.store(places + image * T + lane + 1, tl.load(prefixes + image) + cell, fed)
         tl.store(decided + image * cells_count + cell, token)
@@ -171,7 +170,7 @@ def settle_drafts_kernel(
 
 
 def settle_drafts(probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts: Verdicts, out: FrontPass) -> None:
-    """Decide what `judge_drafts` let stay or be drawn anew, and draft the rest again from probs [B, N, V]."""
+    """Decide the cells that `judge_drafts` kept or lets redraw, and draft the others again from probs [B, N, V]."""
     batch, nodes, vocab_size = probs.shape
     width = drafts.cells.shape[1]
     launch(

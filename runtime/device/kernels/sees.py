@@ -1,4 +1,4 @@
-"""What a pass sees of a cache that its keys and values are written into; see `kernels.attention` for what it means."""
+"""Writes which cache positions a pass sees, for graphs that store its keys and values; see `kernels.attention`."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def sees_kernel(
     WORDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (new position, row): the slots of the cycle, then the committed positions."""
+    """One program per (new position, row) writes what it sees of the cycle's slots, then of committed positions."""
     turn, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
     line = sees + (row * T + turn).to(tl.int64) * (M + S)
@@ -58,10 +58,10 @@ def write_sees(
     first: int,
     filled: Filled | None = None,
 ) -> None:
-    """Fill what a graph of `artifacts.device_graph` reads of a pass over a cache.
+    """Fill the inputs that a graph of `artifacts.device_graph` reads for a pass over a cache.
 
-    sees: [R, 1, T, M + S] bool. write_at, read_places: [R] int64. slots: M, of which the new positions take those from
-    `first` on. The rest: see `kernels.attention.attention`.
+    sees: [R, 1, T, M + S] bool. write_at, read_places: [R] int64. slots: M; the new positions use the slots from
+    `first` on. For the other arguments see `kernels.attention.attention`.
     """
     rows, _, count, places = sees.shape
     size = places - slots
@@ -90,7 +90,7 @@ def write_sees(
 
 @kernel
 def causal_kernel(prefixes, unseen, places, sees, T, S, BLOCK: tl.constexpr) -> None:
-    """One program a (cell, row)."""
+    """One program per (cell, row)."""
     turn, row = tl.program_id(0), tl.program_id(1)
     low, place = tl.load(unseen + row), tl.load(prefixes) + turn
     if row == 0:
@@ -102,13 +102,13 @@ def causal_kernel(prefixes, unseen, places, sees, T, S, BLOCK: tl.constexpr) -> 
 
 
 def write_causal(prefixes: Tensor, unseen: Tensor, places: Tensor, sees: Tensor) -> None:
-    """Fill what a pass over the first T cells of a picture reads, each of which sees those before it.
+    """Fill the inputs of a pass over the first T cells of a picture, each of which sees the cells before it.
 
     Args:
-        prefixes: [B] int64: positions of the condition, as many for every image.
-        unseen: [R] int64: leading positions that a row does not see.
-        places: [T] int64, written: the slots of the cells.
-        sees: [R, T, S] bool, written: the committed positions that each sees, itself too.
+        prefixes: Number of condition positions, [B] int64; the same for every image.
+        unseen: Number of leading positions that each row does not see, [R] int64.
+        places: Output: the cells' cache slots, [T] int64.
+        sees: Output: the committed positions that each cell sees, itself included, [R, T, S] bool.
     """
     rows, count, size = sees.shape
     block = min(1024, next_power_of_2(max(16, size)))

@@ -1,8 +1,8 @@
-"""A Jacobi window moves on: the distributions of the drafts behind what was decided become those they were drawn from.
+"""Moves a Jacobi window forward: stores its drafts' new distributions as those that they were drawn from.
 
-The reference is `algos.spatial.jacobi.HeldWindow.redraft`. A launch of its own, as `couple` still reads the rows
-that this one writes. Drafts that a window holds behind the pass over a shorter one, or over another tree, move to their
-new places with the distributions that they were drawn from: nobody has looked at these.
+The reference is `algos.spatial.jacobi.HeldWindow.redraft`. This is a separate launch because `couple` still reads the
+rows that it writes. After a pass over a shorter window or another tree, a window may hold drafts beyond that pass.
+They move to their new places with the distributions that they were drawn from, because no rule has looked at them.
 """
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_draft
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 _TILE = 512
-"""Numbers of a row that one program moves, row after row: few, so that every multiprocessor has some."""
+"""Values of a row that one program moves, row after row; few, so that every multiprocessor gets some."""
 
 
 @kernel
@@ -42,7 +42,7 @@ def shift_kernel(
     BLOCK: tl.constexpr,
     MOVED: tl.constexpr,
 ) -> None:
-    """One program a (new place, image); MOVES: behind them one a (tile of the codes, image). The last moves tokens."""
+    """One program per (new place, image); MOVES adds one per (tile of codes, image). An image's last moves tokens."""
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
@@ -96,10 +96,10 @@ def shift(
     looked: LookupBuffers | None = None,
     moves: bool = False,
 ) -> None:
-    """Fill the window's counts and the first rows of tree.draft_probs, for trees of `levels` [B] int64 drafts.
+    """Fill the window's counts and the first rows of tree.draft_probs, after trees of `levels` [B] int64 drafts.
 
-    cells, most, last_row: see `couple`. looked: what `look_up` has found, which takes the place of the pass's. moves:
-    drafts may be held behind such a tree; they move forward with the rows of tree.draft_probs.
+    cells, most, last_row: see `couple`. looked: distributions found by `look_up`, used instead of the pass's or mixed
+    with them. moves: the window may hold drafts beyond such a tree; they move forward with their rows of draft_probs.
     """
     batch, drafts = window.tokens.shape
     vocab_size, size = tree.probs.shape[2], tree.draft_probs.element_size()
@@ -131,5 +131,5 @@ def shift(
         LANES=next_power_of_2(max(2, drafts)),
         BLOCK=tile(vocab_size, wide=looked is not None),
         MOVED=moved,
-        warps=max(1, min(4, moved // 32)),  # each lane in one thread: rows move in place
+        warps=max(1, min(4, moved // 32)),  # one thread per lane, because rows move in place
     )

@@ -1,6 +1,6 @@
-"""Walks in which all nodes decide at once: a program knows one node's children, the last one follows what was kept.
+"""Walks in which all nodes decide at once: one program per node, and the last one follows the kept children.
 
-Noise is by node, so what a node decides does not depend on those above it.
+Noise is addressed by node, so a node's decision does not depend on the nodes above it.
 """
 
 from typing import NamedTuple, Self
@@ -14,10 +14,10 @@ from underpaint.runtime.device.language import kernel, tl
 
 
 class Choices(NamedTuple):
-    """What each node decided, [B, N] int64, where all decide at once.
+    """The decision of each node, [B, N] int64, in walks where all nodes decide at once.
 
-    nexts: the kept child or -1. tokens: the one drawn where none is kept. sounds: 0 where a child cannot have been
-    drawn. arrivals [B] int32: 0 before and behind a launch.
+    nexts: the kept child, or -1. tokens: the token drawn if no child is kept. sounds: 0 if a child cannot have been
+    drawn. arrivals [B] int32: counters for `is_last`, 0 before and after a launch.
     """
 
     nexts: Tensor
@@ -27,14 +27,14 @@ class Choices(NamedTuple):
 
     @classmethod
     def allocate(cls, shape: Shape, device: torch.device) -> Self:
-        """Buffers for trees of a shape."""
+        """Allocate buffers for trees of a shape."""
         nexts, tokens, sounds = torch.zeros(3, shape.batch, shape.nodes, dtype=torch.int64, device=device)
         return cls(nexts, tokens, sounds, torch.zeros(shape.batch, dtype=torch.int32, device=device))
 
 
 @kernel
 def goes_on(out, image, rows, ROWS: tl.constexpr):
-    """Whether an image's nodes have anything to decide: it goes on, and all its logits are finite."""
+    """Return whether an image's nodes have to decide: it still runs, and all its logits are finite."""
     lane = tl.arange(0, ROWS)
     sound = tl.min(tl.load(out.finite + image * rows + lane, lane < rows, other=1), axis=0)
     return (tl.load(out.status + image) == 0) & (sound == 1)
@@ -42,7 +42,7 @@ def goes_on(out, image, rows, ROWS: tl.constexpr):
 
 @kernel
 def is_judge(out, arrivals, image, rows, ROWS: tl.constexpr):
-    """1 for the last of an image's programs where the image goes on, see `walk.takes_part`; else 0."""
+    """Return 1 in the last of an image's programs if the image takes part, see `walk.takes_part`; else 0."""
     judges = tl.full((), 0, tl.int32)
     if is_last(arrivals + image, tl.num_programs(0)):
         judges = takes_part(out.status, out.finite, out.taken, image, rows, ROWS)
@@ -51,9 +51,9 @@ def is_judge(out, arrivals, image, rows, ROWS: tl.constexpr):
 
 @kernel
 def follow(tree, out, depths, choices, image, rows, V, N, NODES: tl.constexpr, ROWS: tl.constexpr) -> None:
-    """The last of an image's programs writes its verdict from its nodes' `Choices`.
+    """Write an image's verdict from its nodes' `Choices`, in the last of its programs.
 
-    A node is on the path where its ancestors and itself were kept, which is one operation on bits.
+    A node is on the path if it and all its ancestors were kept: one test on its ancestor mask.
     """
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
         base = image * N
@@ -76,7 +76,7 @@ def follow(tree, out, depths, choices, image, rows, V, N, NODES: tl.constexpr, R
 
 @kernel
 def children_of(tree, image, node, N, NODES: tl.constexpr, CHILDREN: tl.constexpr):
-    """The children of a node in their order, [CHILDREN] int64 with -1 behind them; and their number."""
+    """Return the children of a node in order, [CHILDREN] int64 padded with -1, and their number."""
     lane = tl.arange(0, NODES)
     inside = (lane > 0) & (lane < tl.load(tree.counts + image))
     below = inside & (tl.load(tree.parents + image * N + lane, inside, other=-1) == node)
@@ -88,9 +88,9 @@ def children_of(tree, image, node, N, NODES: tl.constexpr, CHILDREN: tl.constexp
 
 @kernel
 def drawn_children(tree, image, node, accept, drafts, V, N, NODES: tl.constexpr, CHILDREN: tl.constexpr):
-    """The target's row of a node, the row that its children were drawn from, and the children, as `children_of`.
+    """Return a node's target row, the row that its children were drawn from, and the children as `children_of`.
 
-    And of each child [CHILDREN]: its token, -1 for none; its flip's uniform; its probability (float32) in that row.
+    Also return for each child [CHILDREN]: its token (-1: none), its flip's uniform, and its weight in that second row.
     """
     row = tree.probs + (image * N + node).to(tl.int64) * V
     line = drafted_row(tree, image, node, drafts, V, N)

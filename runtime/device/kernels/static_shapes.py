@@ -1,7 +1,7 @@
-"""Static shapes: which places of its shape an image fills and expands, by how many levels it may grow.
+"""Static tree shapes: which places of its shape an image fills and expands, given how many levels it may grow.
 
-A policy plans a shape for every number of levels (near the end of the picture there is room for few), so images of one
-batch may fill different shapes in one cycle. Tables hold them all; an image's row is its number of levels.
+A policy plans one shape per number of levels, because few levels fit near the end of the picture. So images of one
+batch may fill different shapes in the same cycle. Tables hold all shapes; the row of an image is its number of levels.
 """
 
 from typing import NamedTuple
@@ -14,11 +14,14 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class ShapeLevel(NamedTuple):
-    """One level of S shapes, int64. F: the most nodes that any of them expands there.
+    """One level of S shapes, int64. F: the largest number of nodes that any of them expands there.
 
-    places, wanted [S, F]: the places that are expanded and their numbers of children; 0 children: a row that is not
-    used. most: the largest of these. firsts [S]: the place of the level's first child, the others behind it. before:
-    the largest of those. above [S, F], masks [S, F, words]: parents and masks of `DraftPasses.level`.
+    Attributes:
+        places, wanted: The expanded places, and their numbers of children, [S, F]; 0 children for an unused row.
+        most: The largest number of children.
+        firsts: The place of the level's first child, [S]; the other children follow it.
+        before: The largest of `firsts`.
+        above, masks: The parents [S, F] and masks [S, F, words] for `DraftPasses.level`.
     """
 
     places: Tensor
@@ -31,7 +34,7 @@ class ShapeLevel(NamedTuple):
 
 
 class LevelRows(NamedTuple):
-    """What the drafter is fed at one level, by image, int64: tokens, parents [B, F] and masks [B, F, words]."""
+    """The drafter's inputs at one level, int64: tokens and parents [B, F], and masks [B, F, words]."""
 
     tokens: Tensor
     parents: Tensor
@@ -40,7 +43,7 @@ class LevelRows(NamedTuple):
 
 @kernel
 def lay_rows(held, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.constexpr) -> None:
-    """Fill an image's rows of a level, from its tokens by place."""
+    """Fill an image's rows of `LevelRows` at a level. held: the image's tokens by place."""
     lane = tl.arange(0, ROWS)
     inside = lane < F
     line = shape * F + lane
@@ -57,7 +60,7 @@ def lay_rows(held, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.co
 def number_places_kernel(
     held, exists, levels, shapes, rows, roots, tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
-    """One program an image: the places of its shape that were filled, in their order, as a tree."""
+    """One program per image numbers the filled places of its shape, in order, as the nodes of a tree."""
     image = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     line = tl.load(levels + image) * N + lane
@@ -91,9 +94,9 @@ def number_places(
 ) -> None:
     """Fill a tree's tokens, parents, draft_rows [B, N] and counts [B] from the places of its shape.
 
-    held, exists [B, N] int64: tokens by place, and whether one was drawn. shapes, rows [S, N] int64: each place's
-    parent (-1: the root; -2: no place of this shape), and the row of the draft distributions that its children were
-    drawn from (-1: none). layout, depth (the greatest) and most, and what else of the tree is filled: see `tree_meta`.
+    held, exists [B, N] int64: tokens by place, and whether one was drawn. shapes, rows [S, N] int64: the parent of each
+    place (-1: the root; -2: not in this shape), and the row of the draft distribution of its children (-1: none).
+    layout, depth (the largest), most, and the other parts of the tree that are filled: see `tree_meta`.
     """
     batch, nodes = tree.tokens.shape
     launch(

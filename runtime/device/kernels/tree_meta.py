@@ -1,4 +1,4 @@
-"""What the walk and the attention read of a tree: depths, first children, next siblings, ancestors as bits."""
+"""Finds what walks and attention read of a tree: depths, first children, next siblings, and ancestors as bit masks."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from torch import Tensor
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 MOST_NODES = 64
-"""Nodes of a tree whose ancestors one int64 names."""
+"""Largest number of nodes of a tree: one int64 holds a mask of them."""
 
 
 class TreePlaces(NamedTuple):
-    """Where a tree stands in the picture, see `tree_meta`: cells [B], and positions and depths [B, N], int64."""
+    """Where each tree lies in the picture, see `tree_meta`: cells [B], positions and depths [B, N], all int64."""
 
     cells: Tensor
     positions: Tensor
@@ -23,7 +23,7 @@ def lay_out_tree(
     parents, counts, cells, positions, depths, first, sibling, masks, image, N, most,
     LEVELS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """An image's tree, in registers alone. A level a turn: each node reads what its parent knows by then."""
+    """Lay out an image's tree in registers. Each turn adds one level: a node reads its parent's mask and depth."""
     node = tl.arange(0, BLOCK)
     count = tl.load(counts + image)
     parent = tl.load(parents + image * N + node, node < N, other=-1).to(tl.int32)
@@ -61,7 +61,7 @@ def tree_meta_kernel(
     LEVELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image."""
+    """One program per image."""
     image = tl.program_id(0)
     lay_out_tree(parents, counts, cells, positions, depths, first, sibling, masks, image, N, most, LEVELS, BLOCK)
 
@@ -80,9 +80,9 @@ def tree_meta(
 ) -> None:
     """Fill depths, first (child), sibling (the next one) and masks, each [B, N] int64, from parents [B, N] int64.
 
-    counts [B] int64: nodes there are; those past it stand alone. levels: the greatest depth. N <= 64. -1: none.
-    masks: bit j of node i is set at i and at its ancestors. positions [B, N] int64: the cell that each node's token is
-    in, where cells [B] int64 is the one that the root's children are in; none above `most`.
+    counts [B] int64: number of nodes; nodes past it have no relatives. levels: the largest depth. N <= 64. -1: none.
+    masks: node i has the bits of itself and of its ancestors. positions [B, N] int64: the cell of each node's token, at
+    most `most`, where cells [B] int64 is the cell of the root's children.
     """
     batch, nodes = parents.shape
     launch(

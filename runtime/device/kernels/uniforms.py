@@ -1,4 +1,4 @@
-"""Addressed uniforms, of a tree's nodes or of cells: Philox 4x64-10, bit for bit `algos.chance.Philox`."""
+"""Uniform numbers addressed by tree node or by cell: Philox 4x64-10, bit for bit as `algos.chance.Philox`."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ from torch import Tensor
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 _BLOCK = 64
-"""Nodes that share one counter's high words, as in `algos.chance`."""
+"""Nodes whose counters share all words but the lowest, as in `algos.chance`."""
 
 
 @kernel
 def philox(k0, k1, c0, c1, c2, c3):
-    """Ten rounds (Salmon et al., SC 2011), all arguments uint64 of one shape."""
+    """Return the four words after ten rounds (Salmon et al., SC 2011). All arguments are uint64 of one shape."""
     m0 = tl.full(c0.shape, 0xD2E7470EE14C6C93, tl.uint64)
     m1 = tl.full(c0.shape, 0xCA5A826395121157, tl.uint64)
     w0 = tl.full(c0.shape, 0x9E3779B97F4A7C15, tl.uint64)
@@ -27,15 +27,15 @@ def philox(k0, k1, c0, c1, c2, c3):
 
 @kernel
 def unit(word):
-    """The float64 in [0, 1) of a word's upper 53 bits."""
+    """Return the upper 53 bits of a word as a float64 in [0, 1)."""
     return (word >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)
 
 
 class UniformBuffers(NamedTuple):
-    """Where the uniforms of an image's cycle go, and where they are from.
+    """The output and the keys of the uniforms of an image's cycle.
 
-    out [B, R, N] float64: of nodes 0..N-1 of each role. seeds, images: [B] int64, >= 0. roles: [R] int64, values of
-    `algos.chance.Role`.
+    out [B, R, N] float64: one number per role and node 0..N-1. seeds, images [B] int64, >= 0: the keys. roles [R]
+    int64: values of `algos.chance.Role`.
     """
 
     out: Tensor
@@ -46,7 +46,7 @@ class UniformBuffers(NamedTuple):
 
 @kernel
 def draw_noise(noise, cycles, turn, image, nodes, ROLES: tl.constexpr, QUARTERS: tl.constexpr):
-    """The uniforms of one role of an image; each lane makes four numbers."""
+    """Write the uniforms of role number `turn` of an image. Each lane makes four numbers."""
     lane = tl.arange(0, QUARTERS)
     zero = (lane * 0).to(tl.uint64)
     key0 = zero + tl.load(noise.seeds + image).to(tl.uint64)
@@ -65,7 +65,7 @@ def draw_noise(noise, cycles, turn, image, nodes, ROLES: tl.constexpr, QUARTERS:
 
 
 def quarters_of(nodes: int) -> int:
-    """Lanes that make the uniforms of a role."""
+    """Return the number of lanes that make one role's uniforms for `nodes` nodes."""
     return next_power_of_2(-(-nodes // _BLOCK)) * _BLOCK // 4
 
 
@@ -73,7 +73,7 @@ def quarters_of(nodes: int) -> int:
 def cell_uniforms_kernel(
     out, seeds, images, cycles, cells, roles, W, ROLES: tl.constexpr, EACH: tl.constexpr, COUNT: tl.constexpr
 ) -> None:
-    """One program a (role, image); a lane makes the four numbers of its cell's word, and keeps one."""
+    """One program per (role, image). A lane makes the four numbers of its cell's counter, and keeps its cell's one."""
     turn, image = tl.program_id(0), tl.program_id(1)
     lane = tl.arange(0, COUNT)
     zero = (lane * 0).to(tl.uint64)
@@ -93,10 +93,10 @@ def cell_uniforms_kernel(
 
 
 def cell_uniforms(out: Tensor, seeds: Tensor, images: Tensor, cycles: Tensor, cells: Tensor, roles: Tensor) -> None:
-    """Fill out [B, R, W] float64: the uniforms of W cells of each role, in each image's cycle.
+    """Fill out [B, R, W] float64 with the uniforms of W cells for each role, in each image's cycle.
 
-    cells [B, W] int64, or [B]: the first of W cells one after another; below 0: any number. seeds, images, cycles: [B]
-    int64, >= 0; roles: [R] int64, values of `algos.chance.Role`.
+    cells: [B, W] int64, or [B] for W consecutive cells from that one on; a cell below 0 gets an arbitrary number.
+    seeds, images, cycles: [B] int64, >= 0. roles: [R] int64, values of `algos.chance.Role`.
     """
     batch, count, width = out.shape
     launch(

@@ -1,7 +1,7 @@
-"""What every walk down a tree shares: when an image takes part, and how its verdict is written.
+"""The parts that all tree walks share: when an image takes part in a walk, and how its verdict is written.
 
-A verdict is `path` [B, N] int64 (accepted nodes, the first `taken` - 1 of them), `taken` [B] int64 (nodes to commit,
-the root included; 0 where the image does not take part) and `token` [B] int64, as `algos.tree.Verdict`.
+A verdict is that of `algos.tree.Verdict`: `path` [B, N] int64 (the accepted nodes, of which the first `taken` - 1 are
+valid), `taken` [B] int64 (nodes to commit, root included; 0 if nothing is committed) and `token` [B] int64.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,22 @@ DONE: Final = 1
 NOT_FINITE: Final = 2
 NO_SUPPORT: Final = 3
 NOT_DRAWN: Final = 4
-"""Values of an image's status; those above DONE end it with an error."""
+"""Status values of an image. Values above DONE mean that it ended with an error."""
 TILE: Final = 8192
-"""Numbers of a row at a time: each of 256 threads holds 32 of them."""
+"""Largest number of values of a row that a program loads at once: 32 in each of 256 threads."""
 MOST_TOKENS: Final = 8 * TILE
-"""Of a vocabulary: `row_maths` draws from 64 parts of a row, each of 1,024 tokens."""
+"""Largest vocabulary: `row_maths` draws from a row in 64 parts of at most 1,024 tokens each."""
 
 
 class BatchTree(NamedTuple):
-    """A tree of each image, as walks read it; [B, N] int64 where nothing else is said.
+    """The draft trees of a batch, as walks read them; [B, N] int64 unless noted.
 
-    tokens, first, sibling, masks, depths: see `tree_meta`. counts [B] int64. probs [B, N, V] float32: the target's
-    distributions. draft_probs [B, M, V] float32 or float64 and draft_rows: as `algos.tree.DraftTree`.
-    uniforms [B, R, N] float64, the roles ACCEPT, RESIDUAL, BONUS from `role` on.
+    Attributes:
+        tokens, first, sibling, masks, parents: See `tree_meta`.
+        counts: Number of nodes of each tree, [B] int64.
+        probs: The target's distributions, [B, N, V] float32.
+        draft_probs, draft_rows: As in `algos.tree.DraftTree`; draft_probs is [B, M, V] float32 or float64.
+        uniforms: Noise by role and node, [B, R, N] float64. Roles 1, 2 and 3 are ACCEPT, RESIDUAL and BONUS.
     """
 
     tokens: Tensor
@@ -45,7 +48,7 @@ class BatchTree(NamedTuple):
 
 
 class Verdicts(NamedTuple):
-    """Where verdicts go; see the module. status [B] int64; finite [B, M] int32: 0 where a row of logits was not."""
+    """Buffers of verdicts, see the module. status [B] int64; finite [B, M] int32: 0 for a row of non-finite logits."""
 
     path: Tensor
     taken: Tensor
@@ -55,7 +58,7 @@ class Verdicts(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a rule must know of the trees that it will decide. levels: the greatest depth; children: of one node."""
+    """Sizes of the trees that a rule decides. levels: largest depth; children: largest number of children of a node."""
 
     batch: int
     nodes: int
@@ -66,12 +69,12 @@ class Shape(NamedTuple):
 
 
 Decide: TypeAlias = Callable[[BatchTree, Tensor, Verdicts], None]
-"""Decides a batch of trees, given the depths [B, N] int64 of their nodes; no read-back."""
+"""Decides a batch of trees, given the depths [B, N] int64 of their nodes, without reading anything back to the host."""
 
 
 @kernel
 def takes_part(status, finite, taken, image, rows, ROWS: tl.constexpr):
-    """1 for an image that goes on; else 0, with nothing to commit. Ends an image whose logits are not finite."""
+    """Return 1 if an image still runs, else 0 with its `taken` set to 0. Non-finite logits end it (NOT_FINITE)."""
     state = tl.load(status + image)
     lane = tl.arange(0, ROWS)
     sound = tl.min(tl.load(finite + image * rows + lane, lane < rows, other=1), axis=0)
@@ -85,28 +88,28 @@ def takes_part(status, finite, taken, image, rows, ROWS: tl.constexpr):
 
 @kernel
 def noise_of(tree, image, N, ROLES: tl.constexpr):
-    """Where an image's uniforms [N] of the roles ACCEPT, RESIDUAL and BONUS begin."""
+    """Return pointers to an image's uniforms [N] of the roles ACCEPT, RESIDUAL and BONUS."""
     accept = tree.uniforms + image * ROLES * N + N
     return accept, accept + N, accept + 2 * N
 
 
 @kernel
 def drafted_row(tree, image, node, drafts, V, N):
-    """What the children of `node` were drawn from, [V] in `tree.draft_probs`, which has `drafts` rows of an image."""
+    """Return a pointer to the distribution [V] that `node`'s children were drawn from. drafts: such rows per image."""
     return tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + image * N + node)) * V
 
 
 @kernel
 def lane_of(held, lane, place):
-    """The number that `held` has in one of its lanes."""
+    """Return the value that `held` has in lane `place`; 0 if there is no such lane. lane: the lane numbers."""
     return tl.sum(tl.where(lane == place, held, tl.zeros_like(held)), axis=0)
 
 
 @kernel
 def conclude(out, image, length, found, V, sound) -> None:
-    """Write a verdict of `length` accepted nodes and the extra token; V stands for a row that holds nothing.
+    """Write a verdict of `length` accepted nodes and the extra token `found`, or end the image with an error.
 
-    sound: 0 where a drafted token had no probability under what it was drawn from.
+    found: V if the row had no weight (NO_SUPPORT). sound: 0 if a draft token cannot have been drawn (NOT_DRAWN).
     """
     if (found < V) & (sound == 1):
         tl.store(out.taken + image, length + 1)
@@ -127,32 +130,32 @@ def launch_walk(
     programs: int | None = None,
     **constants: int,
 ) -> None:
-    """Launch a walk with one program an image: `function(tree, out, *own, V, N, drafts, rows, **constants)`.
+    """Launch a walk as `function(tree, out, *own, V, N, drafts, rows, **constants)`, by default one program per image.
 
-    drafts: rows of `tree.draft_probs`; rows: of `out.finite`, the constant ROWS is as many or more. ROLES: of the
-    uniforms. moved_bytes: see `launch`. programs: where an image has several, whose numbers come before the image's.
-    warps: of a program. Of 4 and 8, drawn siblings and runs take that with which no thread exceeds the stack that
-    `tools.compile_ahead` allows, on every architecture.
+    drafts: rows per image of `tree.draft_probs`. rows: rows per image of `out.finite`; the constant ROWS is at least as
+    large. ROLES: roles of the uniforms. moved_bytes: see `launch`. programs: programs per image, if several; their grid
+    axis comes before the images'. warps: warps per program. Walks over drawn siblings and over runs use 4 or 8,
+    whichever keeps the stack of every thread within the limit of `tools.compile_ahead` on every architecture.
     """
     batch, nodes, vocab_size = tree.probs.shape
     rows = out.finite.shape[1]
     sizes = (vocab_size, nodes, tree.draft_probs.shape[1], rows)
-    # Threads that share a place of a small row would read what another of them has written already.
+    # If a small row has fewer values than threads, threads share values: one could read what another has written.
     warps = max(1, min(warps, constants["BLOCK"] // 32))
     constants |= {"ROLES": tree.uniforms.shape[1], "ROWS": next_power_of_2(rows)}
-    # Of a node's children two are tried: more than that on average would be an acceptance below a half.
+    # On average at most two children of a node are tried; more would mean an acceptance rate below one half.
     trips = {"levels": shape.levels, "tries": min(shape.children, 2), "children": shape.children}
     grid = (batch,) if programs is None else (programs, batch)
     launch(function, grid, moved_bytes, tree, out, *own, *sizes, warps=warps, trips=trips, **constants)
 
 
 def tile(vocab_size: int, wide: bool = False) -> int:
-    """The tile of a kernel over rows of `vocab_size` float32, or (`wide`) float64 numbers."""
+    """Return the tile size for rows of `vocab_size` float32 (`wide`: float64) values; ValueError above MOST_TOKENS."""
     if vocab_size > MOST_TOKENS:
         raise ValueError(f"device: expected a vocabulary of at most {MOST_TOKENS} tokens, got {vocab_size}")
     return min(TILE // (1 + wide), next_power_of_2(vocab_size))
 
 
 def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:
-    """Bytes of `rows_read` rows of every image."""
+    """Return the bytes in `rows_read` rows [V] of every image. number: bytes per value."""
     return tree.probs.shape[0] * rows_read * tree.probs.shape[2] * number

@@ -1,4 +1,4 @@
-"""Block verification and HSD on the device: a chain judged as a whole, as `algos.accept.block.judge_chain`."""
+"""Block verification and HSD on the device: judge a chain as a whole, as `algos.accept.block.judge_chain`."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ MOST_RATIO = tl.constexpr(REFERENCE_MOST)
 
 @kernel
 def top_entropy(row, total, top, V, BLOCK: tl.constexpr):
-    """-sum p ln p (float64, nats) over the `top` largest weights of a row of sum `total`, equal ones by their place."""
+    """Return -sum p ln p (float64, nats) over the `top` largest weights of a row of sum `total`; ties by token id."""
     entropy = tl.full((), 0.0, tl.float64)
     last = tl.full((), float("inf"), tl.float64)
     at = tl.full((), -1, tl.int64)
@@ -59,7 +59,7 @@ def top_entropy(row, total, top, V, BLOCK: tl.constexpr):
 def sum_rows_kernel(
     tree, sums, top, V, N, drafts, KIND: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
-    """One program a (node, image): what `ChainSums` holds of a node that a draft follows."""
+    """One program per (node, image) computes the `ChainSums` of a node that a draft follows."""
     node, image = tl.program_id(0), tl.program_id(1)
     if node + 1 < tl.load(tree.counts + image):
         place = sums + 3 * (image * N + node)
@@ -74,9 +74,9 @@ def sum_rows_kernel(
 
 @kernel
 def chain_odds(tree, sums, image, drafts, last, V, N, KIND: tl.constexpr, NODES: tl.constexpr):
-    """What a chain of `last` drafts is judged by, float64 [NODES] each; and whether all drafts can have been drawn.
+    """Return what judges a chain of `last` drafts, [NODES] float64 each, and whether all of them can have been drawn.
 
-    p(x) and q(x) in the lane of each draft; the sums of the target's and the drafter's rows in that of the node before.
+    These are p(x) and q(x) in each draft's lane, and the sums of the target's and the draft row in the lane before it.
     """
     base = image * N
     lane = tl.arange(0, NODES)
@@ -117,9 +117,9 @@ def walk_block_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image): whether the chain may end there, and with what token; the last takes the farthest.
+    """One program per (node, image) decides if the chain may end there and draws a token; the last takes the farthest.
 
-    The weights w_i go down the chain, in every program.
+    Every program computes the weights w_i from the root down to its node.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
@@ -157,15 +157,15 @@ def walk_block_kernel(
         kept = tl.load(choices.nexts + base + lane, lane <= last, other=0, cache_modifier=".cg")
         length = tl.max(tl.where(kept == 1, lane, 0), axis=0).to(tl.int64)
         found = tl.load(choices.tokens + base + length, cache_modifier=".cg")
-        sound = tl.load(choices.sounds + base, cache_modifier=".cg")  # each program looks at the whole chain
+        sound = tl.load(choices.sounds + base, cache_modifier=".cg")  # every program checks the whole chain
         tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
         conclude(out, image, length, found, V, sound)
 
 
 class ChainSums:
-    """What a chain is judged by, in a launch before its walk: [B, N, 3] float64 of each node that a draft follows.
+    """Sums over the rows of each node that a draft follows, [B, N, 3] float64, made in a launch before the walk.
 
-    The sums of both models' rows, and, with `top`, the entropy of so many likeliest tokens.
+    They are the sums of both models' rows and, if `top` is above 0, the entropy of the `top` likeliest tokens.
     """
 
     def __init__(self, shape: Shape, device: torch.device, kind: int, top: int = 0) -> None:
@@ -174,7 +174,7 @@ class ChainSums:
         self._block = min(2048, tile(shape.vocab_size)) if top else tile(shape.vocab_size)
 
     def fill(self, tree: BatchTree) -> None:
-        """Look at the rows of a batch."""
+        """Compute the sums for the trees of a batch."""
         batch, nodes, vocab_size = tree.probs.shape
         launch(
             sum_rows_kernel,
@@ -196,7 +196,7 @@ class ChainSums:
 def chain_walk(
     function: Any, shape: Shape, device: torch.device, *own: Any, top: int = 0, warps: int = 8, **constants: int
 ) -> Decide:
-    """A rule of chains: `function(tree, out, *own, sums, V, N, drafts, rows, KIND, NODES, **constants)`.
+    """Return a rule for chains: `function(tree, out, *own, sums, V, N, drafts, rows, KIND, NODES, **constants)`.
 
     sums, top: see `ChainSums`. warps: see `launch_walk`.
     """
@@ -212,7 +212,7 @@ def chain_walk(
 
 
 def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rules 'block' and 'hsd'."""
+    """Return the device form of rules 'block' and 'hsd'."""
     kind = kind_of(shape.drawn)
     sums, choices = ChainSums(shape, device, kind), Choices.allocate(shape, device)
 

@@ -1,7 +1,7 @@
-"""The walk over drawn siblings: speculative sampling, multi-round, without replacement, and a fixed ensemble's.
+"""The walk over drawn siblings: speculative sampling, multi-round, without replacement, and the static ensemble.
 
-The reference is `algos.accept.walk.try_siblings`. Noise is by node, so what a node decides does not depend on those
-above it: all of them decide at once.
+The reference is `algos.accept.walk.try_siblings`. Noise is addressed by node, so a node's decision does not depend on
+the nodes above it, and all nodes decide at once.
 """
 
 import torch
@@ -44,11 +44,11 @@ def walk_drawn_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
+    """One program per (node, image) keeps a child or draws a token; an image's last follows the kept children.
 
-    What is left of the target's row is `factor`, `taken` and `evenly`, see `residuals`; times `share` its sum is 1. The
-    drafter's row times `offer`, and once nothing of it is left `even`, is what the next child was drawn from. MIXED:
-    the target is mixed with the drafter, of weight `mixed`.
+    The target's residual is given by `factor`, `taken` and `evenly`, see `residuals`; `share` scales it to sum 1. The
+    next child was drawn from the draft row times `offer`, or, once nothing of that row is left, with probability `even`
+    per token. MIXED: the target is mixed with the drafter, which has weight `mixed`.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
@@ -60,7 +60,7 @@ def walk_drawn_kernel(
         turns = tl.arange(0, CHILDREN)
         wanted = tl.load(row + tokens, kids >= 0, other=0.0).to(tl.float64)
         weights = drafted.to(tl.float64)
-        lines = tl.where(count > 0, V, 0)  # without children there is no line
+        lines = tl.where(count > 0, V, 0)  # without children there is no draft row
         held = whole_sum(line, lines, BLOCK)
         sum_of_row = whole_sum(row, V, BLOCK).to(tl.float64) * (1.0 / UNIT)
         nothing = tl.full((), 0.0, tl.float64)
@@ -98,7 +98,7 @@ def walk_drawn_kernel(
                 if rest > 0.0:
                     total, share = rest, 1.0 / rest
                 else:
-                    # Only rounding tells this rejection from an acceptance, so it takes nothing: once more, up to here.
+                    # Only rounding made this a rejection, so it removes nothing: redo the rejections before it.
                     count = turn - 1
                     turn = tl.full((), 0, tl.int32)
                     factor, taken, evenly = all_of_it, nothing, nothing
@@ -117,10 +117,9 @@ def walk_drawn_kernel(
 
 
 def drawn_walk(rule: object, shape: Shape, device: torch.device, mixed: float | None = None) -> Decide:
-    """The device form of the exact rules that try drawn siblings one by one.
+    """Return the device form of the exact rules that try drawn siblings one by one.
 
-    Siblings are independent draws ("iid"), or each is drawn from what those before it left of the distribution. mixed:
-    the drafter's weight in an ensemble; None for the target alone.
+    Siblings are independent draws ("iid"), or drawn without replacement. mixed: the drafter's ensemble weight, or None.
     """
     choices = Choices.allocate(shape, device)
     weight = torch.tensor([mixed or 0.0], dtype=torch.float64, device=device)
@@ -148,5 +147,5 @@ def drawn_walk(rule: object, shape: Shape, device: torch.device, mixed: float | 
 
 
 def ensemble_walk(rule: StaticEnsemble, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rule 'ensemble'."""
+    """Return the device form of rule 'ensemble'."""
     return drawn_walk(rule, shape, device, 1.0 - rule.weight)

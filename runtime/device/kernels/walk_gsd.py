@@ -1,8 +1,8 @@
-"""Grouped speculation on the device, as `algos.accept.gsd`: a token is judged together with codes like it.
+"""Grouped speculation on the device, as `algos.accept.gsd`: judges a token together with similar codes.
 
-Noise is by node, so what a node decides does not depend on those above it: all of them decide at once. The reference
-sorts a distribution; here the tokens next to one are found in one pass a side. The residual "standard" needs every
-token's group, hence a whole sort: it has no form here.
+Noise is addressed by node, so a node's decision does not depend on the nodes above it, and all nodes decide at once.
+The reference sorts a distribution; here one pass per side finds the tokens next to a token in that order. The residual
+"standard" needs the groups of all tokens, and so a full sort; it has no device form.
 """
 
 from typing import NamedTuple
@@ -30,9 +30,9 @@ from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
 class Groups(NamedTuple):
-    """Settings of GSD. codebook [V, E] floating; gap [1] float64; limit [1] of the codebook's type: squared distance.
+    """Settings of GSD: codebook [V, E] floating; gap [1] float64; limit [1] of the codebook's dtype, squared distance.
 
-    group: tokens in a window; before: those before the token in its order. width: E.
+    group: tokens in a window. before: how many of them come before the token in its order. width: E.
     """
 
     codebook: Tensor
@@ -45,14 +45,14 @@ class Groups(NamedTuple):
 
 @kernel
 def offered_to(line, token, offer, even, gone):
-    """What `token` was offered with (float64): `offer` of its weight in the line, or `even`; 0 for those `gone`."""
+    """Return the probability (float64) that `token` was proposed with: weight * offer + even; 0 if it is in `gone`."""
     chance = tl.load(line + token).to(tl.float64) * offer + even
     return tl.where(tl.max((gone == token).to(tl.int32), axis=0) == 0, chance, 0.0)
 
 
 @kernel
 def alike(row, groups, one, other, EBLOCK: tl.constexpr):
-    """Whether `other`, unless it is -1, is within the groups' gap in weight and limit in squared distance of `one`."""
+    """Return whether `other` (-1: none) is like `one`: its weight within `gap`, its squared distance below `limit`."""
     E = groups.width
     lane = tl.arange(0, EBLOCK)
     near = tl.maximum(other, 0)
@@ -65,7 +65,7 @@ def alike(row, groups, one, other, EBLOCK: tl.constexpr):
 
 @kernel
 def take_point(rest, token, V, BLOCK: tl.constexpr) -> None:
-    """`rest` [V] float64, of sum 1, without `token` and of sum 1 again; as it is where nothing else is in it."""
+    """Remove `token` from `rest` [V] float64 of sum 1, and normalise it again; no change if nothing else is left."""
     own = tl.load(rest + token)
     tl.debug_barrier()
     tl.store(rest + token, 0.0)
@@ -83,9 +83,9 @@ def take_point(rest, token, V, BLOCK: tl.constexpr) -> None:
 
 @kernel
 def take_line(rest, line, offer, even, gone, V, BLOCK: tl.constexpr) -> None:
-    """`rest` [V] float64 becomes norm([rest - offer * line - even]_+), unless that is empty.
+    """Replace `rest` [V] float64 by norm([rest - offer * line - even]_+), unless that is 0 everywhere.
 
-    Nothing is offered of the tokens `gone` [CHILDREN], so all that they have stays.
+    The tokens `gone` [CHILDREN] were not among the proposals any more, so nothing is subtracted from them.
     """
     tried = gone >= 0
     before = tl.load(rest + gone, tried, other=0.0)
@@ -131,9 +131,9 @@ def walk_gsd_kernel(
     DRAW_BLOCK: tl.constexpr,
     EBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
+    """One program per (node, image) keeps a child or draws a token; an image's last follows the kept children.
 
-    What each node's target still owes stands in `left` [B, N, V] float64. `offered_to` has what a child was drawn from.
+    left [B, N, V] float64: each node's target residual. `offered_to` returns a child's proposal probability.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
@@ -210,7 +210,7 @@ def walk_gsd_kernel(
 
 
 def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rule 'gsd', but with the residual "standard"."""
+    """Return the device form of rule 'gsd'; ValueError for residual "standard" and for a codebook not of V codes."""
     if rule.residual == "standard":
         raise ValueError(
             "device: rule 'gsd' has no form with residual 'standard'; those that have one: paper, released"
@@ -249,7 +249,7 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             RISING=int(grouped.rising),
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=lanes,  # passes keep a tile beside what the walk holds
+            BLOCK=lanes,  # passes hold a tile in addition to the walk's values
             COLUMN=next_power_of_2(max(2, -(-shape.vocab_size // lanes))),
             DRAW_BLOCK=max(2, widest // 2),
             EBLOCK=next_power_of_2(max(2, groups.width)),

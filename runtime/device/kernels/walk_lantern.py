@@ -1,4 +1,4 @@
-"""The walk of `algos.accept.lantern` over point proposals: each is kept with its own mass and its pool's."""
+"""The walk of `algos.accept.lantern` over point proposals: a token is kept with its own mass plus its pool's."""
 
 import torch
 from torch import Tensor
@@ -21,13 +21,13 @@ from underpaint.runtime.device.kernels.walk_pooled import pooled_walk
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 LITTLE = tl.constexpr(2.0**-16)
-"""Of what was summed last: what is subtracted from it leaves too few digits below. A child is refused with the share
-that it leaves, so a refusal leaves less in one of 65,536 cases at most."""
+"""Share of the last sum: below it, subtraction leaves too few digits. A child is rejected with a probability equal to
+the share that it leaves, so a rejection leaves less than this in at most one of 65,536 cases."""
 
 
 @kernel
 def little_sum(row, V, BLOCK: tl.constexpr):
-    """`row_sum` of a row of which little is left."""
+    """Return the sum (float64) of a row of which little is left, as `row_sum`."""
     total = tl.full((), 0.0, tl.float64)
     for start in range(0, V, BLOCK):  # trips: 0.01 * V / BLOCK
         place = start + tl.arange(0, BLOCK)
@@ -55,9 +55,9 @@ def walk_lantern_kernel(
     BLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
+    """One program per (node, image) keeps a child or draws a token; an image's last follows the kept children.
 
-    What siblings leave of a distribution is kept in `left` [B, N, V] float32: its weights, but 0 where one was taken.
+    left [B, N, V] float32: each node's residual, which is its weights with 0 at the tokens that were removed.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
@@ -103,7 +103,7 @@ def walk_lantern_kernel(
                 if total > 0.0:
                     child = tl.load(tree.sibling + base + child)
                 elif RESIDUAL != RELEASED:
-                    kept = child  # it was certain to be kept, and only rounding said otherwise
+                    kept = child  # it was certain to be kept; only rounding rejected it
                 else:
                     for start in range(0, V, BLOCK):
                         place = start + tl.arange(0, BLOCK)
@@ -120,7 +120,7 @@ def walk_lantern_kernel(
 
 
 def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rules 'lantern' and 'lantern_pp', on trees of any kind."""
+    """Return the device form of rules 'lantern' and 'lantern_pp', for trees of any kind."""
     if shape.drawn == "iid" and rule.residual == "released":
         raise ValueError("device: residual 'released' says nothing of 'iid' trees; use 'paper' or 'standard'")
     pools, constants = pools_of(rule, device)

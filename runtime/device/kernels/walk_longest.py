@@ -1,7 +1,7 @@
-"""The walks in which every node passes or fails by its own test: points, greedy match, greedy LANTERN, typical.
+"""Walks that test every node by itself: point proposals, greedy match, greedy LANTERN and typical acceptance.
 
-All nodes are tested at once, and the last program takes the longest path of nodes that passed, as `algos.accept`'s
-`point`, `greedy`, `lantern_greedy`, `typical` and `longest`.
+All nodes are tested at once, and the last program takes the longest path of passed nodes. The references in
+`algos.accept` are `point`, `greedy`, `lantern_greedy`, `typical` and `walk.kept_ends`.
 """
 
 from typing import Any
@@ -29,22 +29,22 @@ from underpaint.runtime.device.kernels.walk import (
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 FIRST = tl.constexpr(0)
-"""Of several siblings that pass, the first alone goes on; the path ends at the deepest node."""
+"""Only the first of the siblings that pass goes on; the path ends at the deepest node."""
 LONGEST = tl.constexpr(1)
 """All siblings that pass go on; the path ends at the first of the deepest nodes."""
 LIKELIEST = tl.constexpr(2)
-"""As LONGEST, at the likeliest of the deepest nodes."""
+"""As LONGEST, but the path ends at the likeliest of the deepest nodes."""
 GREEDY = tl.constexpr(0)
 BONUS = tl.constexpr(1)
 RESIDUAL = tl.constexpr(2)
-"""The token behind the path: the likeliest, drawn, or drawn from what the last node's rejected children leave."""
+"""The extra token: the likeliest, drawn from the target's row, or drawn from what the last node's children leave."""
 
 
 @kernel
 def pass_by_argmax(
     tree, pools, passes, image, node, V, N, POOLED: tl.constexpr, BLOCK: tl.constexpr, KBLOCK: tl.constexpr
 ) -> None:
-    """Whether a node holds its parent's likeliest token, or its pool outweighs that."""
+    """Store whether a node holds its parent's likeliest token, or outweighs that token together with its pool."""
     base = image * N
     row = tree.probs + (base + tl.load(tree.parents + base + node)) * V
     token = tl.load(tree.tokens + base + node)
@@ -63,7 +63,7 @@ def pass_by_argmax(
 
 @kernel
 def pass_by_typical(tree, bound, passes, logs, image, node, V, N, BLOCK: tl.constexpr) -> None:
-    """Whether p(x) > min(epsilon, alpha exp(-H)) at a node; `logs`: log p(x). bound: [2] float64."""
+    """Store whether p(x) > min(epsilon, alpha exp(-H)) at a node, and log p(x) in `logs`. bound: [2] float64."""
     base = image * N
     row = tree.probs + (base + tl.load(tree.parents + base + node)) * V
     entropy = tl.full((), 0.0, tl.float64)
@@ -85,9 +85,9 @@ def pass_by_typical(tree, bound, passes, logs, image, node, V, N, BLOCK: tl.cons
 def pass_by_point(
     tree, passes, image, node, V, N, ROLES: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
-    """Whether a node's flip keeps it, of what the siblings before it leave of its parent's row.
+    """Store whether a node's flip keeps it, given what the siblings before it leave of its parent's row.
 
-    Masses are whole numbers: what is left is exact, so a flip's chance is off by at most V * 2^-60 of the row's mass.
+    Masses are integers, so that rest is exact, and a flip's probability is off by at most V * 2^-60 of the row's mass.
     """
     base = image * N
     parent = tl.load(tree.parents + base + node)
@@ -110,7 +110,7 @@ def take_longest(
     tree, out, depths, passes, logs, image, V, N,
     CHOOSE: tl.constexpr, EXTRA: tl.constexpr, ROLES: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """An image's verdict: a node is kept where its ancestors and itself passed, which is one operation on bits."""
+    """Write an image's verdict. A node is kept if it and all its ancestors passed: one test on its ancestor mask."""
     base = image * N
     node = tl.arange(0, NODES)
     here = node.to(tl.int64)
@@ -172,7 +172,7 @@ def walk_greedy_kernel(
     BLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image), see `pass_by_argmax`; the last takes the path."""
+    """One program per (node, image) tests by `pass_by_argmax`; an image's last takes the path."""
     node, image = tl.program_id(0) + 1, tl.program_id(1)
     if node < tl.load(tree.counts + image):
         pass_by_argmax(tree, pools, passes, image, node, V, N, POOLED, BLOCK, KBLOCK)
@@ -199,7 +199,7 @@ def walk_typical_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image), see `pass_by_typical`; the last takes the path."""
+    """One program per (node, image) tests by `pass_by_typical`; an image's last takes the path."""
     node, image = tl.program_id(0) + 1, tl.program_id(1)
     if node < tl.load(tree.counts + image):
         pass_by_typical(tree, bound, passes, logs, image, node, V, N, BLOCK)
@@ -223,7 +223,7 @@ def walk_points_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image), see `pass_by_point`; the last takes the path."""
+    """One program per (node, image) tests by `pass_by_point`; an image's last takes the path."""
     node, image = tl.program_id(0) + 1, tl.program_id(1)
     if node < tl.load(tree.counts + image):
         pass_by_point(tree, passes, image, node, V, N, ROLES, NODES, BLOCK)
@@ -234,7 +234,7 @@ def walk_points_kernel(
 def _walk_by_tests(
     function: Any, shape: Shape, device: torch.device, *own: Any, wide: int = 0, **constants: int
 ) -> Decide:
-    """function: the kernel that tests every node, with its own arguments and constants. wide: in float64."""
+    """Return the rule of `function`, a kernel that tests every node. own, constants: for it. wide: 1 for float64."""
     passes = torch.zeros(shape.batch, shape.nodes, dtype=torch.int64, device=device)
     arrivals = torch.zeros(shape.batch, dtype=torch.int32, device=device)
 
@@ -260,7 +260,7 @@ def _walk_by_tests(
 
 
 def point_walk(rule: PointProposals, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rule 'point'."""
+    """Return the device form of rule 'point'."""
     return _walk_by_tests(walk_points_kernel, shape, device)
 
 
@@ -270,19 +270,19 @@ def greedy_walk(
     device: torch.device,
     pooling: tuple[Pools, dict[str, int]] | None = None,
 ) -> Decide:
-    """The device form of rule 'greedy'; with `pooling`, of greedy LANTERN."""
+    """Return the device form of rule 'greedy' or, with `pooling`, of greedy LANTERN."""
     pools, constants = pooling or no_pools(device)
     choose = LONGEST if getattr(rule, "choose", "first") == "longest" else FIRST
     return _walk_by_tests(walk_greedy_kernel, shape, device, pools, CHOOSE=choose.value, **constants)
 
 
 def lantern_greedy_walk(rule: LanternGreedy | LanternPPGreedy, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rules 'lantern_greedy' and 'lantern_pp_greedy'."""
+    """Return the device form of rules 'lantern_greedy' and 'lantern_pp_greedy'."""
     return greedy_walk(rule, shape, device, pools_of(rule, device))
 
 
 def typical_walk(rule: TypicalAcceptance, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rule 'typical'."""
+    """Return the device form of rule 'typical'."""
     bound = torch.tensor([rule.epsilon, rule.alpha], dtype=torch.float64, device=device)
     logs = torch.zeros(shape.batch, shape.nodes, dtype=torch.float64, device=device)
     choose = LIKELIEST if rule.choose == "likeliest" else LONGEST

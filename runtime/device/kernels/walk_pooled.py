@@ -1,7 +1,7 @@
 """LANTERN's walk over drawn siblings, as `algos.accept.lantern.Pooling.try_drawn`; see `walk_drawn`.
 
-Pools read and clear what is left of a row at codes that lie apart, so that is kept in memory: as it came out of a
-subtraction, beside the share by which its sum is 1. A tried token has the sign bit.
+Pools read and clear the residual at scattered codes, so it is kept in memory. It is stored as the subtraction left it,
+not normalised; `share` scales it to sum 1. The sign bit marks tokens that were tried.
 """
 
 import torch
@@ -27,7 +27,7 @@ from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 @kernel
 def mark(weights, tried):
-    """The weights (float64, not below 0), with the sign bit where `tried`."""
+    """Return the weights (float64, not below 0), with the sign bit set where `tried`."""
     sign = tl.full((), 1, tl.int64) << 63
     bits = weights.to(tl.int64, bitcast=True)
     return tl.where(tried, bits | sign, bits).to(tl.float64, bitcast=True)
@@ -35,13 +35,13 @@ def mark(weights, tried):
 
 @kernel
 def is_marked(weights):
-    """Where the sign bit is, which -0.0 has too."""
+    """Return where the sign bit is set, which -0.0 has too."""
     return weights.to(tl.int64, bitcast=True) < 0
 
 
 @kernel
 def unmark(row, V, BLOCK: tl.constexpr) -> None:
-    """Take all marks out of a row [V]."""
+    """Remove all marks from a row [V]."""
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         tl.store(row + place, tl.abs(tl.load(row + place, place < V, other=0.0)), place < V)
@@ -52,10 +52,10 @@ def take_offer(
     rest, share, line, offer, even, proposed, near, spared, V,
     REPLACED: tl.constexpr, SPARES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """`rest` [V] float64 becomes [share * rest - offer * line - even]_+; its sum, and that of the untried weights.
+    """Replace `rest` [V] float64 by [share * rest - offer * line - even]_+; return its sum and that of untried weights.
 
-    Unless siblings are independent (REPLACED), `proposed` is marked in `rest` as tokens that were tried before are:
-    nothing of those was offered any more. SPARES: nor of the first `spared` codes of `near`.
+    Unless siblings are independent (REPLACED), `proposed` becomes marked in `rest`. Tokens that were tried before are
+    marked already; nothing is subtracted from them. SPARES: nor from the first `spared` codes of `near`.
     """
     totals = tl.zeros((BLOCK,), tl.float64)
     remains = tl.zeros((BLOCK,), tl.float64)
@@ -85,7 +85,7 @@ def take_offer(
 
 @kernel
 def level_out(rest, V, BLOCK: tl.constexpr) -> None:
-    """All tokens of `rest` [V] become alike, 1 / V each; marks stay."""
+    """Set all tokens of `rest` [V] to 1 / V. Marks stay."""
     for start in range(0, V, BLOCK):  # trips: 0.01 * V / BLOCK
         place = start + tl.arange(0, BLOCK)
         tried = is_marked(tl.load(rest + place, place < V, other=0.0))
@@ -116,10 +116,10 @@ def walk_pooled_kernel(
     DRAW_BLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
+    """One program per (node, image) keeps a child or draws a token; an image's last follows the kept children.
 
-    `rest` times `share` is what the target still owes. The drafter's row times `offer`, and once nothing of it is left
-    `even`, is what the next child was drawn from. left [B, N, V] float64: a row of each node.
+    `rest` times `share` is the target's residual. The next child was drawn from the draft row times `offer`, or, once
+    nothing of that row is left, with probability `even` per token. left [B, N, V] float64: `rest` of each node.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
@@ -134,7 +134,7 @@ def walk_pooled_kernel(
         copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()
         share = 1.0 / row_sum(row, V, BLOCK)
-        offered = row_sum(line, tl.where(count > 0, V, 0), BLOCK)  # without children there is no line
+        offered = row_sum(line, tl.where(count > 0, V, 0), BLOCK)  # without children there is no draft row
         offer, even = 1.0 / tl.where(offered > 0.0, offered, 1.0), tl.full((), 0.0, tl.float64)
         kept = tl.full((), -1, tl.int64)
         sound = tl.full((), 1, tl.int64)
@@ -193,7 +193,7 @@ def walk_pooled_kernel(
 
 
 def pooled_walk(shape: Shape, device: torch.device, pools: Pools, constants: dict[str, int]) -> Decide:
-    """The device form of LANTERN's rules on drawn trees."""
+    """Return the device form of LANTERN's rules on drawn trees."""
     choices = Choices.allocate(shape, device)
     left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 

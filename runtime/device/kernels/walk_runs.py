@@ -1,7 +1,4 @@
-"""FLy and SJD-SV on the device: what stays of a chain follows from the flips of all its drafts.
-
-As `algos.accept.fly` and `algos.accept.sjd_sv`.
-"""
+"""FLy and SJD-SV, which judge a chain by the flips of all its drafts: `algos.accept.fly`, `algos.accept.sjd_sv`."""
 
 import torch
 
@@ -28,9 +25,9 @@ def conclude_chain(
     tree, out, image, length, last, token, totals, offers, drafts, lane, V, N, sound,
     KIND: tl.constexpr, ROLES: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write a verdict of `length` drafts of a chain, and a token of [p - q]_+ behind them; of p behind all `last`.
+    """Write a verdict of `length` accepted drafts, and a token drawn from [p - q]_+, or from p after all `last` drafts.
 
-    token: the draft behind them, a point proposal.
+    token: the draft after the accepted ones, if it is a point proposal.
     """
     base = image * N
     _accept, residual, bonus = noise_of(tree, image, N, ROLES)
@@ -72,7 +69,7 @@ def walk_deferred_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; threshold: [1] float64."""
+    """FLy, one program per image. threshold: [1] float64."""
     image = tl.program_id(0)
     if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
@@ -128,7 +125,7 @@ def walk_runs_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; share: [1] float64."""
+    """SJD-SV, one program per image. share: [1] float64."""
     image = tl.program_id(0)
     if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
@@ -166,7 +163,7 @@ def walk_runs_kernel(
 
 
 def deferred_walk(rule: DeferredVerification | DeferredMatch, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rules 'fly' and 'fly_greedy'; of the latter the drafter's rows are not read."""
+    """Return the device form of rules 'fly' and 'fly_greedy'; the latter does not read the drafter's rows."""
     threshold = torch.tensor([rule.threshold], dtype=torch.float64, device=device)
     greedy = isinstance(rule, DeferredMatch)
     kind, own = POINTS.value if greedy else kind_of(shape.drawn), (threshold, rule.window)
@@ -174,6 +171,6 @@ def deferred_walk(rule: DeferredVerification | DeferredMatch, shape: Shape, devi
 
 
 def runs_walk(rule: SubsequenceVerification, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rule 'sjd_sv'."""
+    """Return the device form of rule 'sjd_sv'."""
     share = torch.tensor([rule.share], dtype=torch.float64, device=device)
     return chain_walk(walk_runs_kernel, shape, device, share, rule.longest, warps=4)

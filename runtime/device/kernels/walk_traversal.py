@@ -1,8 +1,8 @@
-"""Traversal verification on the device: a tree judged from its leaves to its root, as `algos.accept.traversal`.
+"""Traversal verification on the device: judges a tree from its leaves to its root, as `algos.accept.traversal`.
 
-A node is judged once all before it in that order were rejected, so what it is judged by depends on no outcome: every
-node goes down its own path from the root, takes out of each row what the rejected siblings on the way were offered
-from, and all flip at once. The verdict is the first one kept, in the order of the reference.
+A node is judged only after all nodes before it in that order were rejected, so its odds depend on no outcome. Every
+node goes down its own path from the root, and subtracts the proposals of the rejected siblings on the way from each
+row. All nodes flip at once. The verdict is the first kept node in the order of the reference.
 """
 
 import torch
@@ -31,17 +31,17 @@ from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 @kernel
 def lowered(weight, total):
-    """The weight of a node whose child was rejected, where the mass `total` is left of weight * row."""
+    """Return a node's weight after the rejection of a child that leaves mass `total` of weight * row."""
     nothing = tl.where(weight < 1.0, 0.0, weight)
     return tl.where(total > 0.0, total / tl.where(total > 0.0, total + (1.0 - weight), 1.0), nothing)
 
 
 @kernel
 def reject_points(row, tokens, stop, weight, V, CHILDREN: tl.constexpr, TILE: tl.constexpr):
-    """The first `stop` of a node's children, point proposals, are rejected: its weight, what is left, which are gone.
+    """Reject the first `stop` of a node's children, point proposals; return its weight, the mass left, and `gone`.
 
-    tokens [CHILDREN]. What is left of the row are whole numbers, see `row_maths.whole`. gone [CHILDREN]: 1 for a token
-    that was taken out of it.
+    tokens [CHILDREN]: the children's. The mass left of the row is an integer, see `row_maths.whole`. gone [CHILDREN]: 1
+    for a token that was removed from the row.
     """
     turns = tl.arange(0, CHILDREN)
     owns = whole(tl.load(row + tokens, tokens >= 0, other=0.0))
@@ -63,18 +63,18 @@ def reject_points(row, tokens, stop, weight, V, CHILDREN: tl.constexpr, TILE: tl
 def reject_drawn(
     row, line, tokens, stop, weight, V, REPLACED: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The first `stop` of a node's children, drawn from `line`, are rejected.
+    """Reject the first `stop` of a node's children, which were drawn from `line`.
 
-    Its weight; what is left of sum 1 of the children's tokens [CHILDREN], and what they may be drawn with now; and what
-    `residuals.draw_left` says the rest by: factor, taken, evenly, total. Of what a node that comes after a kept one
-    decides nothing is asked.
+    Returns the node's weight; the residual (of sum 1) and the proposal probability of the children's tokens [CHILDREN];
+    and the residual as `residuals.draw_left` takes it: factor, taken, evenly, total. Results for a node that comes
+    after a kept one are not used.
     """
     turns = tl.arange(0, CHILDREN)
     there = tokens >= 0
     wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
     drafted = tl.load(line + tokens, there, other=0.0)
     weights = drafted.to(tl.float64)
-    lines = tl.where(tl.max(tokens, axis=0) >= 0, V, 0)  # without children there is no line
+    lines = tl.where(tl.max(tokens, axis=0) >= 0, V, 0)  # without children there is no draft row
     held = whole_sum(line, lines, BLOCK)
     sum_of_row = whole_sum(row, V, BLOCK).to(tl.float64) * (1.0 / UNIT)
     nothing = tl.full((), 0.0, tl.float64)
@@ -102,7 +102,7 @@ def reject_drawn(
             weight = nothing
             stop = turn
         else:
-            # It takes nothing, and the row stays as it was: once more, and this child is passed over.
+            # The rejection removes nothing, and the row stays as it was: start again, and skip this child.
             idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
             turn = tl.full((), 0, tl.int32)
             factor, taken, evenly = all_of_it, nothing, nothing
@@ -115,14 +115,14 @@ def reject_drawn(
 
 @kernel
 def first_kept(kept, mask, NODES: tl.constexpr):
-    """The kept node that comes before all others from the leaves to the root; and which nodes were looked at by then.
+    """Return the kept node that comes first from the leaves to the root, its path, and the nodes visited up to it.
 
-    Of two nodes the one comes first whose branch does where their paths part; a node comes before its ancestors.
+    Of two nodes, the first is the one whose branch is first where their paths part. A node comes before its ancestors.
     """
     node = tl.arange(0, NODES)
     own = mask[:, None] & ~mask[None, :]
     other = mask[None, :] & ~mask[:, None]
-    # The lowest bit of what is one's alone is its branch; none: it is the other's ancestor.
+    # The lowest bit that only one mask has is that node's branch; a node without one is the other's ancestor.
     branch = ((own & (0 - own)) - 1).to(tl.uint64)
     before = branch < ((other & (0 - other)) - 1).to(tl.uint64)
     beaten = tl.sum((before & kept[:, None]).to(tl.int32), axis=0) > 0
@@ -151,7 +151,7 @@ def walk_traversal_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """One program a (node, image); the last looks which one is kept first."""
+    """One program per (node, image) judges a node; an image's last finds the first kept one."""
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     turns = tl.arange(0, CHILDREN)
@@ -222,7 +222,7 @@ def walk_traversal_kernel(
 
 
 def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rule 'traversal'."""
+    """Return the device form of rule 'traversal'."""
     choices, kind = Choices.allocate(shape, device), kind_of(shape.drawn)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:

@@ -1,4 +1,4 @@
-"""What a Jacobi window is on the device between its passes."""
+"""The buffers of a Jacobi window on the device between its passes."""
 
 from typing import NamedTuple
 
@@ -8,18 +8,20 @@ from underpaint.algos.chance import Role
 from underpaint.runtime.device.language import kernel, tl
 
 WINDOW_ROLES = (Role.DRAFT, Role.COUPLE, Role.REFILL)
-"""Roles that a window draws noise for by cell, in the order of `WindowBuffers.uniforms`."""
+"""Roles whose noise a window draws by cell, in the order of `WindowBuffers.uniforms`."""
 
 
 class WindowBuffers(NamedTuple):
-    """A window of W drafts of each image. Draft k is node k + 1 of the tree, and of the k-th cell behind the decided.
+    """A window of W drafts per image. Draft k, from 0 on, is node k + 1 of the tree and belongs to undecided cell k.
 
-    tokens [B, W] int64 and counts [B] int64: the drafts that the last pass left; their distributions are the first
-    rows of `BatchTree.draft_probs`. uniforms [B, 3, W + 1] float64: of `WINDOW_ROLES`, by cell, the first one behind a
-    whole window too. noise [B, cells, V] float64: the cells' own, where drafts race.
-    nodes [B, W + 1] int64: whose distributions are those of the cells from the first on; of a chain, its own.
-    confidence [1] float64: a draft stays while its probability is above so many times the old one, in that coupling.
-    arrivals [B] int32: 0 between launches.
+    Attributes:
+        tokens, counts: The drafts that the last pass left, [B, W] int64, and their number, [B] int64. The first rows of
+            `BatchTree.draft_probs` are their distributions.
+        uniforms: Noise by `WINDOW_ROLES` and cell, [B, 3, W + 1] float64, up to the first cell after a full window.
+        noise: Noise that is fixed for each cell, [B, cells, V] float64, if drafts are drawn by a race.
+        nodes: For each cell, the node whose target row is its new distribution, [B, W + 1] int64; k in a chain.
+        confidence: [1] float64: in that coupling a draft stays if its probability is above this times the old one.
+        arrivals: Counters for `is_last`, [B] int32; 0 between launches.
     """
 
     tokens: Tensor
@@ -33,9 +35,9 @@ class WindowBuffers(NamedTuple):
 
 @kernel
 def end_of_drafts(done, last, cells, most, LAST: tl.constexpr):
-    """Behind which place nothing is drafted anew, after a pass over `last` drafts of which `done` - 1 were accepted.
+    """Return the place where new drafts end, after a pass over `last` drafts of which `done` - 1 were accepted.
 
-    LAST: after a rejection the first cell behind the window is drafted too, while the picture has one before its last
+    LAST: after a rejection, the first cell after the window is drafted too if it is before the picture's last cell
     (`most` cells, `cells` of them decided).
     """
     end = last

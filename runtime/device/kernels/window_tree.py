@@ -1,7 +1,4 @@
-"""A Jacobi window as a tree: candidates beside its first drafts, and what the drafts behind an accepted path follow.
-
-The reference is `algos.spatial.jacobi_window`.
-"""
+"""Adds candidates to Jacobi windows, and finds the nodes that later drafts follow; as `algos.spatial.jacobi_window`."""
 
 from torch import Tensor
 
@@ -31,9 +28,9 @@ def add_candidates_kernel(
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (cell, image) draws a cell's candidates, the draft first; the last of an image lays them all out.
+    """One program per (cell, image) draws a cell's candidates after its draft; an image's last lays out the tree.
 
-    Place 0 of a level is the chain's node, which stands among the chain's.
+    Place 0 of a level is the chain's own node, which is not added again.
     """
     cell, image = tl.program_id(0), tl.program_id(1)
     count = tl.load(levels + image)
@@ -90,10 +87,10 @@ def add_candidates(
     arrivals: Tensor,
     most: int,
 ) -> None:
-    """Make trees of chains of `levels` [B] int64 drafts and lay them out, as `tree_meta` does.
+    """Extend chains of `levels` [B] int64 drafts to trees, and lay them out as `tree_meta` does.
 
     uniforms [B, D, K] float64: of the first D cells, by candidate; the first of K candidates is the draft itself.
-    proposals [B, D, K] int64: written. arrivals [B] int32: 0 before and behind it.
+    proposals [B, D, K] int64: overwritten. arrivals [B] int32: 0 before and after the launch.
     """
     batch, nodes, vocab_size = tree.probs.shape
     _, deepest, candidates = uniforms.shape
@@ -124,7 +121,7 @@ def add_candidates(
 
 @kernel
 def follow_kernel(nodes, first, path, taken, levels, W, N, LANES: tl.constexpr) -> None:
-    """One program an image."""
+    """One program per image."""
     image = tl.program_id(0)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
@@ -143,10 +140,10 @@ def follow_kernel(nodes, first, path, taken, levels, W, N, LANES: tl.constexpr) 
 
 
 def follow(nodes: Tensor, tree: BatchTree, verdicts: Verdicts, levels: Tensor) -> None:
-    """Fill nodes [B, W + 1] int64 with the nodes in whose contexts the target said something of each of W + 1 cells.
+    """Fill nodes [B, W + 1] int64: for each of W + 1 cells, the node whose target row is the cell's new distribution.
 
-    Those of accepted tokens; behind them the first proposals below the last accepted node, and where the tree ends
-    there, the held chain's. levels [B] int64: drafts of the chain.
+    These are the root and the accepted nodes, then the first proposals below the last accepted node, and where the
+    tree ends there, the nodes of the held chain. levels [B] int64: drafts of the chain.
     """
     batch, width = nodes.shape
     launch(
