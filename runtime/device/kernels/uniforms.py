@@ -73,7 +73,7 @@ def quarters_of(nodes: int) -> int:
 def cell_uniforms_kernel(
     out, seeds, images, cycles, cells, roles, W, ROLES: tl.constexpr, EACH: tl.constexpr, COUNT: tl.constexpr
 ) -> None:
-    """One program per (role, image). A lane makes the four numbers of its cell's counter, and keeps its cell's one."""
+    """One program per (role, image). Each lane makes four numbers, and keeps the one of its cell."""
     turn, image = tl.program_id(0), tl.program_id(1)
     lane = tl.arange(0, COUNT)
     zero = (lane * 0).to(tl.uint64)

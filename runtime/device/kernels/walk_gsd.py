@@ -85,7 +85,7 @@ def take_point(rest, token, V, BLOCK: tl.constexpr) -> None:
 def take_line(rest, line, offer, even, gone, V, BLOCK: tl.constexpr) -> None:
     """Replace `rest` [V] float64 by norm([rest - offer * line - even]_+), unless that is 0 everywhere.
 
-    The tokens `gone` [CHILDREN] were not among the proposals any more, so nothing is subtracted from them.
+    The tokens `gone` [CHILDREN] could not be proposed again, so nothing is subtracted from them.
     """
     tried = gone >= 0
     before = tl.load(rest + gone, tried, other=0.0)

@@ -117,7 +117,7 @@ def reject_drawn(
 def first_kept(kept, mask, NODES: tl.constexpr):
     """Return the kept node that comes first from the leaves to the root, its path, and the nodes visited up to it.
 
-    Of two nodes, the first is the one whose branch is first where their paths part. A node comes before its ancestors.
+    Where the paths of two nodes part, the node on the earlier branch comes first. A node comes before its ancestors.
     """
     node = tl.arange(0, NODES)
     own = mask[:, None] & ~mask[None, :]
