@@ -234,7 +234,7 @@ def walk_points_kernel(
 def _walk_by_tests(
     function: Any, shape: Shape, device: torch.device, *own: Any, wide: int = 0, **constants: int
 ) -> Decide:
-    """Return the rule of `function`, a kernel that tests every node. own, constants: for it. wide: 1 for float64 rows."""
+    """Return the rule of `function`, a kernel that tests every node. own, constants: for it. wide: 1 for float64."""
     passes = torch.zeros(shape.batch, shape.nodes, dtype=torch.int64, device=device)
     arrivals = torch.zeros(shape.batch, dtype=torch.int32, device=device)
 
