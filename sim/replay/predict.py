@@ -178,7 +178,9 @@ def not_replayed(recipe: Mapping[str, Any]) -> str:
     """
     rule = RULES[recipe["rule"]] if "policy" in recipe else None
     if rule is not None and rule.promise == "unbounded" and rule.looks_ahead:
-        return f"{rule.name} keeps a token by what the target says behind it, which a trace of another token does not tell"
+        return (
+            f"{rule.name} keeps a token by what the target says behind it, which a trace of another token does not tell"
+        )
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
     if "window" in recipe and recipe["policy_settings"].get("windows", 1):

@@ -85,7 +85,7 @@ def chain_odds(tree, sums, image, drafts, last, V, N, KIND: tl.constexpr, NODES:
     token = tl.load(tree.tokens + base + lane, drafted, other=0)
     row = base + lane - 1
     totals = tl.load(sums + 3 * (base + lane), above, other=1.0)
-    own = tl.load(tree.probs + row * V + token, drafted, other=0.0).to(tl.float64)
+    own = tl.load(tree.probs + row.to(tl.int64) * V + token, drafted, other=0.0).to(tl.float64)
     owns = own / tl.load(sums + 3 * row, drafted, other=1.0)
     chances = tl.full((NODES,), 1.0, tl.float64)
     offers = tl.full((NODES,), 1.0, tl.float64)

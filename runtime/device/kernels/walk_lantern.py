@@ -65,7 +65,7 @@ def walk_lantern_kernel(
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         rest = left + (base + node).to(tl.int64) * V
         most = tl.load(pools.bound)
-        copy_row(tree.probs + (base + node) * V, rest, V, BLOCK)
+        copy_row(tree.probs + (base + node).to(tl.int64) * V, rest, V, BLOCK)
         tl.debug_barrier()
         total = row_sum(rest, V, BLOCK)
         summed = total

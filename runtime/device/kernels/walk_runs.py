@@ -82,7 +82,7 @@ def walk_deferred_kernel(
     if GREEDY:
         best = tl.full((NODES,), -1, tl.int64)
         for node in range(0, last + 1):  # trips: levels
-            _largest, likeliest = row_argmax(tree.probs + (base + node) * V, V, BLOCK)
+            _largest, likeliest = row_argmax(tree.probs + (base + node).to(tl.int64) * V, V, BLOCK)
             best = tl.where(lane == node, likeliest, best)
         above = tl.sum(tl.where(lane[None, :] == lane[:, None] - 1, best[None, :], 0), axis=1)
         passed = drafted & (tl.load(tree.tokens + base + lane, drafted, other=-1) == above)

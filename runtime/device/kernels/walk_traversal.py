@@ -199,7 +199,7 @@ def walk_traversal_kernel(
                 going = tl.where(weight > 0.0, 1, 0)
         kept = (node == 0) | flip(tl.load(accept + node), weight, 1.0)
         if kept:
-            row = tree.probs + (base + node) * V
+            row = tree.probs + (base + node).to(tl.int64) * V
             line = row if KIND == POINTS else drafted_row(tree, image, node, drafts, V, N)
             uniform = tl.load(tl.where(children > 0, residual, bonus) + node)
             token = draw_left(

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Annotated, Literal, cast
 
