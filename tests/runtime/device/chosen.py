@@ -78,8 +78,8 @@ def method(policy: Roofline, temperature: float, window: JacobiWindow = WINDOW, 
     rule = RULES["greedy" if greedy else "point"].make()
     of_window = rule if greedy else RULES["chain"].make()
     independent = "multi_round" if policy.with_replacement else "block"
-    drawn = {"iid": RULES[independent].make(), "without_replacement": RULES["without_replacement"].make()}
-    beside = WindowPlan(window, of_window, greedy, drawn if draws and not greedy else {})
+    drawn_rules = {"iid": RULES[independent].make(), "without_replacement": RULES["without_replacement"].make()}
+    beside = WindowPlan(window, of_window, greedy, drawn_rules if draws and not greedy else {})
     sampler = SamplingParams(guidance=2.0)
     return TreeForm(rule, sampler, policy=policy, beside=beside)
 
@@ -106,11 +106,11 @@ def on_host(how: TreeForm, image: int) -> Made:
     )
     chance = sampling(SEED, image)
     noise = noise_of(chance) if window.coupling == "gumbel" else None
-    held = HeldWindow(window, GRID, V, "iid", noise, likeliest)
-    verification = WindowedCycles(target, WindowDrafter(held, drafter), how.rule, of_window, drawn_rules)
-    made = decode(target, drafter, how.policy, how.rule, chance, 64, verification)
+    held_window = HeldWindow(window, GRID, V, "iid", noise, likeliest)
+    verification = WindowedCycles(target, WindowDrafter(held_window, drafter), how.rule, of_window, drawn_rules)
+    decoded = decode(target, drafter, how.policy, how.rule, chance, 64, verification)
     return Made(
-        made.tokens.tolist(),
-        [len(cycle.verdict.path) for cycle in made.cycles],
-        [cycle.tree.size - 1 for cycle in made.cycles],
+        decoded.tokens.tolist(),
+        [len(cycle.verdict.path) for cycle in decoded.cycles],
+        [cycle.tree.size - 1 for cycle in decoded.cycles],
     )

@@ -43,8 +43,10 @@ def exported(model: Decoder, folder: Path, form: GraphFormat | None = None, name
     path = folder / f"{name}.onnx"
     write_graph(model, form, path)
     config = exported_config(model, form.precision)
-    told = Manifest(name, "drafter" if model.config.drafter else "target", path.name, "", 0, "", "", "", asdict(config))
-    located = Located(path, replace(told, weights=WeightsEntry(f"{name}.safetensors", 0, "of a test")))
+    manifest = Manifest(
+        name, "drafter" if model.config.drafter else "target", path.name, "", 0, "", "", "", asdict(config)
+    )
+    located = Located(path, replace(manifest, weights=WeightsEntry(f"{name}.safetensors", 0, "of a test")))
     decoder = ElsewhereDecoder(name, config, located)
     write_device_graphs(decoder)
     return decoder
@@ -72,12 +74,12 @@ class Passed(NamedTuple):
 def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) -> Passed:
     """Unequal lengths and masks, guidance pairs, hidden positions, and stale numbers all around."""
     generator = torch.Generator().manual_seed(seed)
-    held = Cache(forward.config, 2 * forward.rows, 11, 9, forward.dtype, CPU, forward.places)
-    for part in (held.committed, held.slots):
-        sizes = (*part.shape[:4], 11 if part is held.committed else 9, forward.config.head_dim)
+    kv_cache = Cache(forward.config, 2 * forward.rows, 11, 9, forward.dtype, CPU, forward.places)
+    for part in (kv_cache.committed, kv_cache.slots):
+        sizes = (*part.shape[:4], 11 if part is kv_cache.committed else 9, forward.config.head_dim)
         part[:, :, :, :, : sizes[4], : sizes[5]] = torch.randn(sizes, generator=generator) * 3.0
-    held.unseen.copy_(torch.tensor([0, 2, 1, 3]))
-    before = held.committed.clone()
+    kv_cache.unseen.copy_(torch.tensor([0, 2, 1, 3]))
+    before = kv_cache.committed.clone()
     lengths, first = torch.tensor([4, 9]), 2 if drafts else 0
     masks = torch.tensor([[[0b00111], [0b01010], [0b10001]], [[0b00100], [0b01001], [0b11101]]])
     if not drafts:
@@ -85,13 +87,13 @@ def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) 
     tokens, positions = torch.tensor([[1, 4, 2], [5, 0, 7]]), torch.tensor([[3, 4, 4], [8, 7, 7]])
     features = torch.randn(4, 3, forward.config.dim, generator=generator) if drafts else None
     for _ in range(times):
-        attend = held.attend(first, lengths, masks, 4)
+        attend = kv_cache.attend(first, lengths, masks, 4)
         if features is None:
-            made = forward.hidden(forward.embed(tokens), positions, attend).clone()
+            hidden_states = forward.hidden(forward.embed(tokens), positions, attend).clone()
         else:
-            made = forward.draft_hidden(tokens, features, None, positions, attend).clone()
-    assert torch.equal(held.committed, before), "a pass commits nothing"
-    return Passed(made, forward.logits(made).clone(), held.slots.clone())
+            hidden_states = forward.draft_hidden(tokens, features, None, positions, attend).clone()
+    assert torch.equal(kv_cache.committed, before), "a pass commits nothing"
+    return Passed(hidden_states, forward.logits(hidden_states).clone(), kv_cache.slots.clone())
 
 
 class Pair(NamedTuple):
@@ -121,9 +123,9 @@ METHODS = {
 
 def method(name: str, temperature: float) -> TreeForm:
     policy, rule, settings = METHODS[name]
-    made = RULES["greedy" if temperature == 0 else rule].make()
+    accept_rule = RULES["greedy" if temperature == 0 else rule].make()
     grown = None if policy is None else POLICIES[policy].make(**settings)
-    return TreeForm(made, SamplingParams(guidance=2), policy=grown)
+    return TreeForm(accept_rule, SamplingParams(guidance=2), policy=grown)
 
 
 def cycle_of(pair: Pair, how: TreeForm, batch: int) -> DeviceCycle:

@@ -48,7 +48,7 @@ class HostRows:
         self._nodes: list[tuple[int, int, int, int]] = []
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        made = []
+        rows = []
         for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
             if parent < 0:
                 node = (0, token, 0, 0)
@@ -56,8 +56,8 @@ class HostRows:
                 level, above, total, _ = self._nodes[parent]
                 node = (level + 1, token, total + token, above)
             self._nodes.append(node)
-            made.append(self._rows[line(*node, self._rows.shape[0])])
-        return np.stack(made)
+            rows.append(self._rows[line(*node, self._rows.shape[0])])
+        return np.stack(rows)
 
 
 class DeviceRows(DraftPasses):
@@ -78,16 +78,16 @@ class DeviceRows(DraftPasses):
         batch, count = tokens.shape
         self._held[:, first : first + count] = tokens
         places = torch.arange(self._held.shape[1])
-        made = torch.zeros(batch, count, self._rows.shape[1])
+        level_rows = torch.zeros(batch, count, self._rows.shape[1])
         for image in range(batch):
-            held = self._held[image]
+            image_tokens = self._held[image]
             for row in range(count):
                 seen = (masks[image, row, places // 64] >> places % 64) & 1
                 above = int(self._above[image, parents[image, row]])
-                node = line(level, int(tokens[image, row]), int((seen * held).sum()), above, len(self._rows))
-                made[image, row] = self._rows[node]
+                node = line(level, int(tokens[image, row]), int((seen * image_tokens).sum()), above, len(self._rows))
+                level_rows[image, row] = self._rows[node]
         self._above = tokens.clone()
-        return made[None]
+        return level_rows[None]
 
 
 def logits_of(rows: FloatArray) -> Tensor:
@@ -135,7 +135,7 @@ def by_device(
         grown = plan.make(state, drafter, SamplingParams())
     grown.begin()
     state.progress.roots.copy_(torch.tensor(roots))
-    drawn = UniformBuffers(state.tree.uniforms, *state.noise, state.roles)
+    uniform_buffers = UniformBuffers(state.tree.uniforms, *state.noise, state.roles)
     with (
         patch.object(grown, "_passes", DeviceRows(rows if plan.drawn == "top_k" else logits_of(rows).numpy(), state)),
         patch.object(children, "TILE", 4),  # so that a row has several tiles
@@ -146,16 +146,16 @@ def by_device(
         for room in cycles:
             state.progress.cells.copy_(GRID.cells - 1 - torch.tensor(room))
             limits = grown.limits
-            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths, drawn)
+            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths, uniform_buffers)
             state.tree.uniforms[:, 0] = torch.from_numpy(uniforms)[:, : plan.envelope.nodes]
             grown.grow(state)
-    made = []
+    trees = []
     for image, size in enumerate(state.tree.counts.tolist()):
         rows_of = state.tree.draft_rows[image, :size].tolist() if plan.drawn != "top_k" else []
         drafted = {node: state.tree.draft_probs[image, row].tolist() for node, row in enumerate(rows_of) if row >= 0}
         tokens, parents = (part[image, :size].tolist() for part in (state.tree.tokens, state.tree.parents))
-        made.append(Grown(tokens, parents, drafted))
-    return made
+        trees.append(Grown(tokens, parents, drafted))
+    return trees
 
 
 def by_host(policy: Policy, rows: FloatArray, room: int, root: int, uniforms: FloatArray) -> Grown:
@@ -164,6 +164,6 @@ def by_host(policy: Policy, rows: FloatArray, room: int, root: int, uniforms: Fl
     if plan_of(policy, GRID, rows.shape[1], MAX_NODES).drawn != "top_k":
         rows = sampled_probs(logits_of(rows)[None], SamplingParams()).numpy()
     tree = policy.grow(HostRows(rows), root, Budget(room, MAX_NODES), given({Role.DRAFT: uniforms}))
-    held = tree.draft_rows.tolist() if tree.drawn != "top_k" else []
-    drafted = {node: tree.draft_probs[row].tolist() for node, row in enumerate(held) if row >= 0}
+    draft_rows = tree.draft_rows.tolist() if tree.drawn != "top_k" else []
+    drafted = {node: tree.draft_probs[row].tolist() for node, row in enumerate(draft_rows) if row >= 0}
     return Grown(tree.tokens.tolist(), tree.parents.tolist(), drafted)

@@ -69,8 +69,8 @@ def by_host(rejected: BoolArray, repair: Repair) -> Repaired:
     target, chance = Watched(grid), sampling(3, 1)
     canvas, draft = Canvas.begin(target), RowDraft(np.arange(grid.cells) % target.vocab_size)
     choose = chooser(chance, adaptive=False)
-    made = verify_and_repair(canvas, range(grid.height), draft, Refuses(rejected), repair, choose, chance)
-    return Repaired(made, target.feeds[1:], target.kept[1:])
+    cycle = verify_and_repair(canvas, range(grid.height), draft, Refuses(rejected), repair, choose, chance)
+    return Repaired(cycle, target.feeds[1:], target.kept[1:])
 
 
 class OnDevice:
@@ -117,15 +117,15 @@ class OnDevice:
         one = FrontPass(*(part[image].numpy() for part in self.out))
         keeps = np.flatnonzero(one.places >= 0)
         filled = np.flatnonzero(one.filled[PREFIX : one.extents])
-        found = []
+        lanes = []
         for lane in np.flatnonzero((one.places >= 0) | (one.settled >= 0)).tolist():
             fresh = {int(one.positions[other]) for other in keeps if other != lane and one.masks[lane] >> other & 1}
             past = set(filled[filled < one.bounds[lane] - PREFIX].tolist())
             where = int(one.places[lane]) - PREFIX if one.places[lane] >= 0 else -1
-            found.append(
+            lanes.append(
                 (int(one.positions[lane]), int(one.tokens[lane]), sorted(fresh | past), where, int(one.settled[lane]))
             )
-        return found
+        return lanes
 
 
 def repairs_agree(rejected: Sequence[BoolArray], repair: Repair, positions: int) -> bool:
@@ -134,26 +134,26 @@ def repairs_agree(rejected: Sequence[BoolArray], repair: Repair, positions: int)
     for image, host in enumerate(hosts):
         labels = device.islands.labels[image].numpy()
         numbers = {label: place for place, label in enumerate(sorted(set(labels.tolist()) - {-1}))}
-        told = [numbers.get(label, -1) for label in labels.tolist()]
+        island_numbers = [numbers.get(label, -1) for label in labels.tolist()]
         first = int(np.argmax(host.cycle.rejected)) if host.cycle.rejected.any() else device.grid.cells
-        if told != host.cycle.islands.reshape(-1).tolist() or int(device.islands.first[image]) != first:
+        if island_numbers != host.cycle.islands.reshape(-1).tolist() or int(device.islands.first[image]) != first:
             return False
         if (labels >= 0).tolist() != host.cycle.region.reshape(-1).tolist():
             return False
         if first < device.grid.cells and not torch.equal(device.known.taken[image, 0], device.rows[image, first]):
             return False
     going = [[iter(host.cycle.steps), iter(zip(host.feeds, host.kept, strict=True))] for host in hosts]
-    held: list[list[tuple[int, int, list[int], int, int]]] = [[] for _ in hosts]
+    step_lanes: list[list[tuple[int, int, list[int], int, int]]] = [[] for _ in hosts]
     for _ in range(4 * device.grid.cells):
         if bool((device.verdicts.status > 0).all()):
             break
         device.lay()
         for image, host in enumerate(hosts):
-            held[image] += device.lanes(image)
-            if held[image] and int(device.islands.cursor[image]) == 0:
-                if not _step_agrees(held[image], host, *going[image], int(device.islands.first[image])):
+            step_lanes[image] += device.lanes(image)
+            if step_lanes[image] and int(device.islands.cursor[image]) == 0:
+                if not _step_agrees(step_lanes[image], host, *going[image], int(device.islands.first[image])):
                     return False
-                held[image] = []
+                step_lanes[image] = []
         device.advance([host.cycle.tokens.reshape(-1) for host in hosts])
     ended = device.verdicts.status.tolist() == [1] * len(hosts)
     done = all(next(steps, None) is None for steps, _ in going)
@@ -174,12 +174,12 @@ def _step_agrees(
     lanes = [lane for lane in lanes if lane[4] != first]  # its distribution is known
     if not lanes:
         return True
-    feed, kept = next(feeds)
-    wanted = []
+    feed, committed_cells = next(feeds)
+    expected = []
     for place, (cell, token) in enumerate(zip(feed.cells.tolist(), feed.tokens.tolist(), strict=True)):
         seen = set(feed.cells[feed.visible[place]].tolist()) - {cell} | set(np.flatnonzero(feed.cached[place]).tolist())
-        wanted.append((cell, token, sorted(seen), cell if cell in kept else -1))
-    return [lane[:4] for lane in lanes] == wanted
+        expected.append((cell, token, sorted(seen), cell if cell in committed_cells else -1))
+    return [lane[:4] for lane in lanes] == expected
 
 
 HIGH, LOW = Grid(4, 4), Grid(2, 2)
@@ -199,18 +199,18 @@ def models() -> tuple[torch.nn.Module, torch.nn.Module, TokenSampler]:
 def repaired_on_host(repair: Repair, tau: float, draft_window: int, temperature: float, image: int) -> list[int]:
     """One image alone, by the host's loop, as `MuloSession` runs it."""
     high, low, enlarge = models()
-    asked = SamplingParams(temperature=temperature, top_k=6)
+    sampler = SamplingParams(temperature=temperature, top_k=6)
     cold = replace(repair, greedy=temperature == 0)
-    judged = replace(asked, temperature=1.0) if cold.greedy else asked
+    judged = replace(sampler, temperature=1.0) if cold.greedy else sampler
     with torch.no_grad():
         conditions = [one.embed(CONDITIONS, None)[image : image + 1] for one in (high, low)]
 
     def network(tokens: IntArray) -> FloatArray:
         with torch.no_grad():
-            made: FloatArray = enlarge(torch.from_numpy(tokens)[None])[0].numpy()
-        return made
+            logits: FloatArray = enlarge(torch.from_numpy(tokens)[None])[0].numpy()
+        return logits
 
-    drafting = ModelGrid(low, conditions[1], asked, LOW)
+    drafting = ModelGrid(low, conditions[1], sampler, LOW)
     drafter = LowRows(drafting, TokenResampler(ResolutionMap(LOW, HIGH), V, network, network), draft_window)
     rule = cell_rule("pooled", NEAR, tau, 0.3, cold.greedy)
     target = ModelGrid(high, conditions[0], judged, HIGH)
@@ -218,10 +218,10 @@ def repaired_on_host(repair: Repair, tau: float, draft_window: int, temperature:
 
 
 def method_of(repair: Repair, tau: float, draft_window: int, temperature: float) -> cycles.RepairForm:
-    asked, greedy = SamplingParams(temperature=temperature, top_k=6), temperature == 0
-    judged = replace(asked, temperature=1.0) if greedy else asked
+    sampler, greedy = SamplingParams(temperature=temperature, top_k=6), temperature == 0
+    judged = replace(sampler, temperature=1.0) if greedy else sampler
     rule = PooledCells(NEAR, tau)
-    return cycles.RepairForm(rule.neighbours, rule.tau, replace(repair, greedy=greedy), draft_window, judged, asked)
+    return cycles.RepairForm(rule.neighbours, rule.tau, replace(repair, greedy=greedy), draft_window, judged, sampler)
 
 
 class Spoilt(DecoderForward):
@@ -230,10 +230,10 @@ class Spoilt(DecoderForward):
     spoilt: Sequence[int] = ()
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        made = super().embed(tokens)
+        embeddings = super().embed(tokens)
         for image in self.spoilt:
-            made[image] = float("nan")
-        return made
+            embeddings[image] = float("nan")
+        return embeddings
 
 
 def drafting() -> LowDraft:
@@ -279,6 +279,6 @@ def repaired_on_device(how: cycles.RepairForm, images: Sequence[int]) -> list[li
     runner = DeviceRunner(DecoderForward(models()[0], 1), None, how, HIGH, PREFIX, len(images), CPU, low=drafting())
     condition, low = conditions_of(images)
     runner.begin(condition, [5] * len(images), images, low=low)
-    found = runner.finish(len(images))
-    assert [one.error for one in found] == [None] * len(images)
-    return [one.tokens.tolist() for one in found]
+    decoded_images = runner.finish(len(images))
+    assert [one.error for one in decoded_images] == [None] * len(images)
+    return [one.tokens.tolist() for one in decoded_images]

@@ -224,12 +224,12 @@ def _stored_accesses(programs: list[Program]) -> tuple[IntArray, IntArray, IntAr
     accesses = [access for program in programs for access in program.accesses]
     stores = [access.addresses for access in accesses if access.store]
     stored = np.unique(np.concatenate(stores)) if stores else np.empty(0, dtype=np.int64)
-    kept = [np.isin(access.addresses, stored) for access in accesses]
+    masks = [np.isin(access.addresses, stored) for access in accesses]
     empty = np.empty(0, dtype=np.int64)
     return (
-        np.concatenate([empty, *(access.addresses[own] for access, own in zip(accesses, kept, strict=True))]),
-        np.concatenate([empty, *(np.full(own.sum(), place) for place, own in enumerate(kept))]),
-        np.concatenate([empty, *(access.lanes[own] for access, own in zip(accesses, kept, strict=True))]),
+        np.concatenate([empty, *(access.addresses[mask] for access, mask in zip(accesses, masks, strict=True))]),
+        np.concatenate([empty, *(np.full(mask.sum(), place) for place, mask in enumerate(masks))]),
+        np.concatenate([empty, *(access.lanes[mask] for access, mask in zip(accesses, masks, strict=True))]),
     )
 
 

@@ -66,12 +66,12 @@ class HashForward:
         return ((past + (among.repeat(rows, 1, 1) * values[:, None]).sum(2)) % LINES).float()[:, :, None]
 
     def logits(self, features: Tensor) -> Tensor:
-        made = self._lines[
+        logits = self._lines[
             torch.arange(self.rows).repeat_interleave(features.shape[0] // self.rows)[:, None],
             features[:, :, 0].long(),
         ]
-        made[list(self.spoilt)] = float("nan")
-        return made
+        logits[list(self.spoilt)] = float("nan")
+        return logits
 
 
 @dataclass
@@ -110,10 +110,10 @@ class Decoded(NamedTuple):
 
 def by_reference(method: FrontForm | JacobiFrontForm, target: HashGrid, chance: Chance) -> Decoded:
     if isinstance(method, FrontForm):
-        made = zipar(target, method.window, chance, adaptive=method.adaptive)
+        decoded = zipar(target, method.window, chance, adaptive=method.adaptive)
     else:
-        made = jacobi_fronts(target, method.fronts, chance)
-    return Decoded(made.tokens.tolist(), len(made.passes))
+        decoded = jacobi_fronts(target, method.fronts, chance)
+    return Decoded(decoded.tokens.tolist(), len(decoded.passes))
 
 
 def by_device(
@@ -153,8 +153,8 @@ class Sampled:
     def row(self, line: int) -> FloatArray:
         if line not in self._made:
             vocab_size = self.lines.shape[2]
-            out, held = torch.zeros(1, 1, vocab_size), torch.ones(2, 1, 1, dtype=torch.int32)
-            probs(self.lines[:, line].clone()[:, None, None], out, held[0], held[1], whole(1), self.sampler)
+            out, stats = torch.zeros(1, 1, vocab_size), torch.ones(2, 1, 1, dtype=torch.int32)
+            probs(self.lines[:, line].clone()[:, None, None], out, stats[0], stats[1], whole(1), self.sampler)
             self._made[line] = out.numpy()[0, 0]
         return self._made[line]
 
@@ -180,32 +180,32 @@ class Given(NamedTuple):
         return self.uniforms[(image * 3 + cycle * 5 + role * 7 + node * 11) % 103 % len(self.uniforms)]
 
 
-def given_decodes_agree(method: FrontForm | JacobiFrontForm, grid: Grid, given: Given, images: Sequence[int]) -> bool:
+def given_decodes_agree(method: FrontForm | JacobiFrontForm, grid: Grid, inputs: Given, images: Sequence[int]) -> bool:
     """Whether a batch is the reference's single decodes, where distributions and uniforms are these."""
-    wanted = []
+    expected = []
     for image in images:
 
         def source(cycle: int, at: At, image: int = image) -> float:
-            return given.uniform(image, cycle, at.role, at.node)
+            return inputs.uniform(image, cycle, at.role, at.node)
 
-        target = HashGrid(given.line, grid, given.rows.shape[1], image)
-        wanted.append(by_reference(method, target, FromUniforms(source)))
+        target = HashGrid(inputs.line, grid, inputs.rows.shape[1], image)
+        expected.append(by_reference(method, target, FromUniforms(source)))
 
     def fill(out: Tensor, seeds: Tensor, keys: Tensor, cycles: Tensor, cells: Tensor, roles: Tensor) -> None:
         for place, turn, column in np.ndindex(*out.shape):
             node = max(0, int(cells[place, column]))
             address = int(keys[place]), int(cycles[place]), int(roles[turn]), node
-            out[place, turn, column] = given.uniform(*address)
+            out[place, turn, column] = inputs.uniform(*address)
 
     def as_they_are(logits: Tensor, out: Tensor, *_: object) -> None:
         out[:, : logits.shape[2]] = logits[0]
 
-    lines = torch.from_numpy(np.stack([given.line(line) for line in range(LINES)]))[None]
+    lines = torch.from_numpy(np.stack([inputs.line(line) for line in range(LINES)]))[None]
     with pytest.MonkeyPatch.context() as patch:
         for module in (front_cycles,):
             patch.setattr(module, "cell_uniforms", fill)
         patch.setattr(cell_cycle, "probs", as_they_are)
-        return by_device(method, HashForward(lines), grid, images) == wanted
+        return by_device(method, HashForward(lines), grid, images) == expected
 
 
 def adaptive(window: int, temperature: float = 1.0) -> FrontForm:

@@ -24,9 +24,9 @@ class Tables:
 
     def near(self, seed: int, apart: float) -> "Tables":
         """Tables that resemble these: a drafter of this target."""
-        made = Tables(seed, self.vocab_size, self.rows, apart)
-        made.logits = np.round(self.logits + made.logits, 1).astype(np.float32)
-        return made
+        tables = Tables(seed, self.vocab_size, self.rows, apart)
+        tables.logits = np.round(self.logits + tables.logits, 1).astype(np.float32)
+        return tables
 
 
 def line(cell: Tensor, token: Tensor, before: Tensor) -> Tensor:
@@ -44,29 +44,29 @@ class TableForward:
         self.config = DecoderConfig(3, 1, 1, 1, tables.vocab_size, 1, 1, rope="none", drafter=drafts, head_dim=2)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        made = torch.zeros(self.tables.rows * tokens.shape[0], tokens.shape[1], 3)
-        made[:, :, 0] = tokens.repeat(self.tables.rows, 1)
-        return made
+        embeddings = torch.zeros(self.tables.rows * tokens.shape[0], tokens.shape[1], 3)
+        embeddings[:, :, 0] = tokens.repeat(self.tables.rows, 1)
+        return embeddings
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        made = embeddings.clone()
-        made[:, :, 1] = positions.repeat(self.tables.rows, 1)
-        return made
+        hidden_states = embeddings.clone()
+        hidden_states[:, :, 1] = positions.repeat(self.tables.rows, 1)
+        return hidden_states
 
     def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
         assert self.drafts
-        made = self.hidden(self.embed(tokens), positions, attend)
+        hidden_states = self.hidden(self.embed(tokens), positions, attend)
         above = features if parents is None else gather_rows(features, parents, self.tables.rows)
-        made[:, :, 2] = above[:, :, 0]
-        return made
+        hidden_states[:, :, 2] = above[:, :, 0]
+        return hidden_states
 
     def logits(self, features: Tensor) -> Tensor:
         token, cell, before = features.long().unbind(-1)
         rows = torch.arange(self.tables.rows).repeat_interleave(features.shape[0] // self.tables.rows)
-        made = self._logits[rows[:, None], line(cell, token, before)]
-        return made if self.spoilt is None else made + self.spoilt.repeat(self.tables.rows)[:, None, None]
+        logits = self._logits[rows[:, None], line(cell, token, before)]
+        return logits if self.spoilt is None else logits + self.spoilt.repeat(self.tables.rows)[:, None, None]
 
 
 class TableHost:
@@ -83,10 +83,10 @@ class TableHost:
     def _probs(self, cell: int, token: int, before: int) -> FloatArray:
         place = int(line(torch.tensor(cell), torch.tensor(token), torch.tensor(before)))
         if place not in self._made:
-            given = torch.from_numpy(self._tables.logits[:, place].copy())[:, None, None]
+            logits = torch.from_numpy(self._tables.logits[:, place].copy())[:, None, None]
             out = torch.zeros(1, 1, self.vocab_size)
-            held = torch.zeros(2, 1, 1, dtype=torch.int32)
-            probs(given, out, held[0], held[1], torch.ones(1, dtype=torch.int64), self._sampler)
+            stats = torch.zeros(2, 1, 1, dtype=torch.int32)
+            probs(logits, out, stats[0], stats[1], torch.ones(1, dtype=torch.int64), self._sampler)
             self._made[place] = out.numpy()[0, 0]
         return self._made[place]
 
@@ -101,16 +101,16 @@ class TableHost:
         )
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        made = []
+        rows = []
         for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
             cell, before = (self._cell - 1, self._before) if parent < 0 else self._nodes[parent][:2]
             cell += parent >= 0
             self._nodes.append((cell, token, before))
-            made.append(self._probs(cell, token, before))
-        return np.stack(made)
+            rows.append(self._probs(cell, token, before))
+        return np.stack(rows)
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored | None = None) -> None:
-        kept = [0, *verdict.path]
-        self._before = int(tree.tokens[kept[-1]])
-        self._cell += len(kept)
+        accepted_nodes = [0, *verdict.path]
+        self._before = int(tree.tokens[accepted_nodes[-1]])
+        self._cell += len(accepted_nodes)
         self._nodes = []

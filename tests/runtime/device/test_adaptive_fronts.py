@@ -51,19 +51,19 @@ class Waiting(NamedTuple):
 def waiting(draw: st.DrawFn, vocab_size: int) -> Waiting:
     row, before = (draw(distributions(vocab_size)).astype(np.float32) for _ in range(2))
     column, missing = draw(st.sampled_from([0, 0, 0, 2])), draw(st.integers(0, 2))
-    held = None
+    held_token = None
     if column == 0 and draw(st.booleans()):
         before = row if draw(st.sampled_from([False, False, True])) else before
         token = draw(st.sampled_from(np.flatnonzero(before).tolist()))
-        held = Held(token, before.astype(np.float64), draw(st.integers(max(1, missing), 3)))
-    return Waiting(row, column, missing, held, tuple(draw(UNIFORMS) for _ in range(3)))
+        held_token = Held(token, before.astype(np.float64), draw(st.integers(max(1, missing), 3)))
+    return Waiting(row, column, missing, held_token, tuple(draw(UNIFORMS) for _ in range(3)))
 
 
 def held_by_reference(one: Waiting) -> tuple[int | None, Held | None]:
     cell = WIDTH + one.column
     at = 2 * (cell * 2 * WIDTH + one.missing)
-    known = {At(Role.CELL, cell): 0, At(Role.WINDOW, at): 1, At(Role.WINDOW, at + 1): 2}
-    window = AdaptiveWindow(FromUniforms(lambda cycle, at: one.uniforms[known[at]]))
+    uniform_index = {At(Role.CELL, cell): 0, At(Role.WINDOW, at): 1, At(Role.WINDOW, at + 1): 2}
+    window = AdaptiveWindow(FromUniforms(lambda cycle, at: one.uniforms[uniform_index[at]]))
     if one.held is not None:
         window._held[cell] = one.held
     front = Opening(one.missing, one.column == 0, np.zeros(2 * WIDTH))
@@ -71,50 +71,50 @@ def held_by_reference(one: Waiting) -> tuple[int | None, Held | None]:
     return token, window._held.get(cell)
 
 
-def held_by_device(made: list[Waiting]) -> list[tuple[int | None, Held | None]]:
-    batch, vocab_size = len(made), made[0].row.size
-    column = whole(*(one.column for one in made))
+def held_by_device(cases: list[Waiting]) -> list[tuple[int | None, Held | None]]:
+    batch, vocab_size = len(cases), cases[0].row.size
+    column = whole(*(one.column for one in cases))
     settled, none = torch.full((batch, 2), -1), torch.zeros(batch, dtype=torch.int64)
     settled[:, 0] = WIDTH + column
     probs, stale = torch.full((batch, 3, vocab_size), 0.5), torch.full((batch, 1, vocab_size), 0.5)
     noise, tested = torch.full((2, batch, 1, 2), 0.5, dtype=torch.float64)
     token, lacked = none + 1, none.clone()
-    for image, one in enumerate(made):
+    for image, one in enumerate(cases):
         probs[image, 0] = torch.from_numpy(one.row)
         noise[image, 0, 0], tested[image, 0] = one.uniforms[0], torch.tensor(one.uniforms[1:])
         if one.held is not None:
             stale[image, 0] = torch.from_numpy(one.held.distribution)
             token[image], lacked[image] = one.held.token, one.held.missing
     columns = torch.stack([none + WIDTH, column], dim=1)
-    missing = whole(*(one.missing for one in made))
+    missing = whole(*(one.missing for one in cases))
     rows = OpeningRows(columns, missing, none, tested, token, lacked, stale)
     decided = torch.full((batch, 2 * WIDTH), -1)
     progress = Progress(none, none, none, none, none, none, decided, none)
     out = FrontPass(settled, settled, settled, settled, settled, settled, none, none)
     verdicts = Verdicts(none, none.clone(), none, none.clone(), torch.ones(batch, 3, dtype=torch.int32))
     settle_adaptive(probs, noise, rows, out, progress, verdicts, WIDTH)
-    found = []
-    for image, one in enumerate(made):
+    outcomes = []
+    for image, one in enumerate(cases):
         made_up = int(decided[image, WIDTH + one.column])
         assert int(columns[image, 1]) == one.column + (made_up >= 0)
         assert (int(settled[image, 0]) >= 0) == (made_up >= 0)
-        held = None
+        held_token = None
         if lacked[image]:
-            held = Held(int(token[image]), stale[image, 0].double().numpy(), int(lacked[image]))
-        found.append((made_up if made_up >= 0 else None, held))
+            held_token = Held(int(token[image]), stale[image, 0].double().numpy(), int(lacked[image]))
+        outcomes.append((made_up if made_up >= 0 else None, held_token))
     assert verdicts.status.tolist() == [0] * batch
-    return found
+    return outcomes
 
 
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_row_s_first_token_is_held_back_and_tested_as_the_reference_does(data: st.DataObject) -> None:
     vocab_size = data.draw(st.sampled_from([2, 3, 5]))
-    made = [data.draw(waiting(vocab_size)) for _ in range(3)]
-    for one, found in zip(made, held_by_device(made), strict=True):
-        token, held = held_by_reference(one)
-        assert found[0] == token
-        assert (held is None) == (found[1] is None)
-        if held is not None and found[1] is not None:
-            assert (found[1].token, found[1].missing) == (held.token, held.missing)
-            np.testing.assert_array_equal(found[1].distribution, held.distribution)
+    cases = [data.draw(waiting(vocab_size)) for _ in range(3)]
+    for one, actual in zip(cases, held_by_device(cases), strict=True):
+        token, expected_held = held_by_reference(one)
+        assert actual[0] == token
+        assert (expected_held is None) == (actual[1] is None)
+        if expected_held is not None and actual[1] is not None:
+            assert (actual[1].token, actual[1].missing) == (expected_held.token, expected_held.missing)
+            np.testing.assert_array_equal(actual[1].distribution, expected_held.distribution)

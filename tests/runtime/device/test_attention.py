@@ -43,8 +43,8 @@ class Case:
         out = torch.full((4, self.positions, self.heads * WIDTH), 9.0)
         arrivals = torch.zeros(4, most_programs(self.heads, self.kv_heads, self.positions), dtype=torch.int32)
         filled = Filled(self.filled.to(torch.int32), self.bounds) if self.sparse else None
-        given = (self.query, self.cache, self.slots, self.lengths, self.unseen, bits, out, arrivals, 77)
-        attention(*given, filled, splits)
+        args = (self.query, self.cache, self.slots, self.lengths, self.unseen, bits, out, arrivals, 77)
+        attention(*args, filled, splits)
         assert not arrivals.any()
         return out
 

@@ -76,9 +76,9 @@ def test_independent_siblings_may_be_equal() -> None:
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_roofline_chooses_and_draws_what_it_does_on_the_host(settings: str, temperature: float) -> None:
     how = choosing(settings, temperature)
-    made = on_device(how, 2)
-    assert made == on_host(how, 2)
-    assert len(set(made.drafted)) > 1
+    actual = on_device(how, 2)
+    assert actual == on_host(how, 2)
+    assert len(set(actual.drafted)) > 1
 
 
 def test_a_race_keeps_its_noise_beside_other_trees() -> None:
@@ -140,17 +140,17 @@ def test_a_planted_bug_is_seen(name: str) -> None:
 
 
 def test_a_choice_from_the_verdict_before_the_last_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    take, held = ChosenGrowth.take, list[Tensor]()
+    take, queue = ChosenGrowth.take, list[Tensor]()
 
-    def late(growth: ChosenGrowth, told: Tensor) -> None:
-        held.append(told)
-        if len(held) > 1:
-            take(growth, held.pop(0))
+    def late(growth: ChosenGrowth, numbers: Tensor) -> None:
+        queue.append(numbers)
+        if len(queue) > 1:
+            take(growth, queue.pop(0))
 
     monkeypatch.setattr(ChosenGrowth, "take", late)
     seen = False
     for image in (1, 2, 3):
-        held.clear()
+        queue.clear()
         seen = seen or on_device(choosing("siblings", 1), image) != on_host(choosing("siblings", 1), image)
     assert seen
 
@@ -173,12 +173,12 @@ def test_a_second_image_starts_anew_and_passes_are_counted() -> None:
     runner = DeviceRunner(
         TableForward(TABLES, False), TableForward(NEAR, True), choosing("all", 1), GRID, 1, 1, torch.device("cpu")
     )
-    found = []
+    image_tokens = []
     for image in (1, 2):
         runner.begin(TableForward(TABLES, False).embed(torch.tensor([[image % V]])), [SEED], [image])
-        (made,) = runner.finish(1)
-        assert made.error is None
-        assert made.passes is not None
-        assert made.passes >= made.cycles - 1
-        found.append(made.tokens.tolist())
-    assert found == [on_host(choosing("all", 1), image).tokens for image in (1, 2)]
+        (decoded,) = runner.finish(1)
+        assert decoded.error is None
+        assert decoded.passes is not None
+        assert decoded.passes >= decoded.cycles - 1
+        image_tokens.append(decoded.tokens.tolist())
+    assert image_tokens == [on_host(choosing("all", 1), image).tokens for image in (1, 2)]

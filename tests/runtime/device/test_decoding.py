@@ -28,9 +28,9 @@ PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0)
 def method(policy: str, rule: str, temperature: float, **settings: object) -> TreeForm:
     """A method at this temperature: at 0, rules give way to their greedy forms, which read the distributions at 1."""
     spec = at_temperature(RULES[rule], temperature)
-    made = spec.make(neighbours=NEAR) if spec.codebook else spec.make()
+    accept_rule = spec.make(neighbours=NEAR) if spec.codebook else spec.make()
     sampler = SamplingParams(guidance=2.0, temperature=1.0 if temperature == 0 else temperature)
-    return TreeForm(made, sampler, policy=POLICIES[policy].make(**settings))
+    return TreeForm(accept_rule, sampler, policy=POLICIES[policy].make(**settings))
 
 
 METHODS = {
@@ -112,8 +112,8 @@ def test_images_of_unequal_progress_are_the_reference_s(name: str) -> None:
     single = {image: decoded(how, tables, image, grid=small) for image in (0, 1, 2, 6)}
     assert len({len(single[image].cycles) for image in (0, 1, 2)}) > 1
     for images in ((0, 1, 2), (2, 6, 0, 1)):
-        wanted = [single[image].tokens.tolist() for image in images]
-        assert on_device(how, tables, images, grid=small) == wanted
+        expected = [single[image].tokens.tolist() for image in images]
+        assert on_device(how, tables, images, grid=small) == expected
 
 
 def test_a_spoilt_image_ends_alone() -> None:

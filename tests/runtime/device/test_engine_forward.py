@@ -64,18 +64,18 @@ def by_engine(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def test_a_pass_is_the_torch_forward_s(family: str, tmp_path: Path) -> None:
     model = model_of(FAMILIES[family])
     forward = on_onnx(model, tmp_path, 2)
-    wanted = passed(DecoderForward(model, 2), model.config.drafter)
+    expected = passed(DecoderForward(model, 2), model.config.drafter)
     for times in (1, 2):  # the second time at the same addresses
-        found = passed(forward, model.config.drafter, times)
-        torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+        actual = passed(forward, model.config.drafter, times)
+        torch.testing.assert_close(actual, expected, atol=2e-4, rtol=1e-4)
 
 
 def test_models_of_a_folder_share_weights_whatever_engines_they_are_on(tmp_path: Path) -> None:
     folder = FolderModels(exported(model_of(SMALL), tmp_path), exported(model_of(DRAFTER), tmp_path, name="drafter"))
     encoder, engines = ConditionEncoder(SMALL), tuple(onnx_graphs(each) for each in folder.decoders)
 
-    def read(count: int, known: DeviceModels | None = None, rows: int = 1) -> DeviceModels:
-        return DeviceModels.read(folder, encoder, rows, CPU, engines[:count], known)
+    def read(count: int, previous: DeviceModels | None = None, rows: int = 1) -> DeviceModels:
+        return DeviceModels.read(folder, encoder, rows, CPU, engines[:count], previous)
 
     one = read(1)
     assert one.drafter is None
@@ -98,8 +98,8 @@ def test_models_of_a_folder_share_weights_whatever_engines_they_are_on(tmp_path:
 def test_a_drafter_in_eight_bits_has_graphs_of_what_they_stand_for(tmp_path: Path) -> None:
     model = model_of(FAMILIES["drafter"])
     forward = over(exported(model, tmp_path, GraphFormat(eight_bits=True)), 2)
-    found, wanted = passed(forward, True), passed(DecoderForward(model, 2), True)
-    assert 1e-4 < (found.features - wanted.features).abs().max() < 0.3
+    actual, expected = passed(forward, True), passed(DecoderForward(model, 2), True)
+    assert 1e-4 < (actual.features - expected.features).abs().max() < 0.3
 
 
 @pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt", "shared keys"])
@@ -107,13 +107,13 @@ def test_a_drafter_in_eight_bits_has_graphs_of_what_they_stand_for(tmp_path: Pat
 def test_a_condition_is_taken_in_as_the_torch_forward_does(family: str, tmp_path: Path) -> None:
     model = model_of(FAMILIES[family])
     condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0).repeat(2, 1)
-    found = []
+    outputs = []
     for forward in (DecoderForward(model, 1), on_onnx(model, tmp_path, 1)):
         cache = Cache(forward.config, 2, 9, 7, torch.float32, CPU, forward.places)
         cache.unseen.copy_(torch.tensor([0, 2]))
-        made = forward.hidden(condition.clone(), positions, cache.prefill())
-        found.append((made[:, -1].clone(), cache.committed[:, :, :, :, :9]))
-    torch.testing.assert_close(found[1], found[0], atol=5e-5, rtol=1e-4)
+        hidden_states = forward.hidden(condition.clone(), positions, cache.prefill())
+        outputs.append((hidden_states[:, -1].clone(), cache.committed[:, :, :, :, :9]))
+    torch.testing.assert_close(outputs[1], outputs[0], atol=5e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -121,55 +121,55 @@ def test_a_condition_is_taken_in_as_the_torch_forward_does(family: str, tmp_path
 def test_a_decode_is_the_torch_forward_s(name: str, temperature: float, by_engine: Pair) -> None:
     """Three images of unequal progress in one batch, and each of them alone."""
     how = method(name, temperature)
-    wanted, cycles = by_torch(name, temperature)
+    expected, cycles = by_torch(name, temperature)
     assert len(set(cycles)) > 1 or name == "ar"
     cycle = cycle_of(by_engine, how, 3)
-    assert decoded(cycle, IMAGES) == wanted
+    assert decoded(cycle, IMAGES) == expected
     assert cycle.state.progress.cycles.tolist() == cycles
     if temperature and name != "ar":
         single = cycle_of(by_engine, how, 1)
-        assert [decoded(single, [image])[0] for image in IMAGES] == wanted
+        assert [decoded(single, [image])[0] for image in IMAGES] == expected
 
 
 def test_an_image_takes_a_free_slot_on_an_engine(by_engine: Pair) -> None:
     """It begins in a batch of one, for which the same engine makes the passes."""
     runner = DeviceRunner(*by_engine, method("eagle2", 1), GRID, 2, 2, CPU)
     assert runner.refills
-    drawn = dict(runner.decode_all(Arrival(condition_of(image), SEED, image) for image in IMAGES))
-    tokens = [drawn[place].tokens for place in range(len(IMAGES))]
+    decoded_images = dict(runner.decode_all(Arrival(condition_of(image), SEED, image) for image in IMAGES))
+    tokens = [decoded_images[place].tokens for place in range(len(IMAGES))]
     assert [line.tolist() for line in tokens if line is not None] == by_torch("eagle2", 1)[0]
 
 
 @pytest.mark.parametrize("drafts", [False, True])
 def test_row_fronts_run_on_an_engine(by_engine: Pair, drafts: bool) -> None:
-    found, sampler = [], method("ar", 1).sampler
+    decodes, sampler = [], method("ar", 1).sampler
     how = JacobiFrontForm(JacobiFronts(1, 2), sampler) if drafts else FrontForm(2, sampler)
     for pair in (in_torch(), by_engine):
         cycle = how.cycle(pair.target, None, BatchSizes(GRID, 2, 2, CPU))
-        found.append(decoded(cycle, (0, 1)))
-    assert found[0] == found[1]
+        decodes.append(decoded(cycle, (0, 1)))
+    assert decodes[0] == decodes[1]
 
 
 def test_end_of_line_tokens_run_on_an_engine(tmp_path: Path) -> None:
     model = model_of(replace(SMALL, rope="line", grid_side=2, grid_width=2, eol_token=1))
-    found = []
+    decodes = []
     for forward in (DecoderForward(model, 2), on_onnx(model, tmp_path, 2)):
         drafter, how = in_torch().drafter, method("eagle2", 1)
         line = forward.line_token
         cycle = DeviceCycle(forward, drafter, how, Grid(2, 2), 2, 1, CPU, line_token=line)
-        found.append(decoded(cycle, (0,)))
-    assert found[0] == found[1]
+        decodes.append(decoded(cycle, (0,)))
+    assert decodes[0] == decodes[1]
 
 
 def test_an_image_that_is_not_finite_leaves_nothing_behind(by_engine: Pair) -> None:
     """What a bias masks is multiplied with a weight of 0, which makes NaN of NaN: a batch begins on empty caches."""
     cycle = cycle_of(by_engine, method("eagle2", 0), 1)
-    wanted = decoded(cycle, (0,))
+    expected = decoded(cycle, (0,))
     for cache in (cycle.state.target_cache, cycle.state.draft_cache):
         assert cache is not None
         cache.committed.fill_(torch.nan)
         cache.slots.fill_(torch.nan)
-    assert decoded(cycle, (0,)) == wanted
+    assert decoded(cycle, (0,)) == expected
 
 
 def test_passes_are_those_that_the_program_makes(by_engine: Pair) -> None:
@@ -228,8 +228,8 @@ def _first_binding_for_all() -> Iterator[None]:
         right = EngineForward._bound
 
         def stale(self: EngineForward, attend: Attend, rows: int, count: int) -> object:
-            held = self.__dict__.setdefault("_stale", {})
-            return held.setdefault((rows, count), right(self, attend, rows, count))
+            bound_passes = self.__dict__.setdefault("_stale", {})
+            return bound_passes.setdefault((rows, count), right(self, attend, rows, count))
 
         patch.setattr(EngineForward, "_bound", stale)
         yield
@@ -250,11 +250,11 @@ MUTANTS = {
 def test_a_planted_bug_is_seen(name: str, by_engine: Pair) -> None:
     def agree(seed: int = 4) -> bool:
         pairs = zip(models(), by_engine, strict=True)
-        made = [
+        outputs = [
             (passed(one, drafts, seed=seed), passed(DecoderForward(model, 2), drafts, seed=seed))
             for drafts, (model, one) in zip((False, True), pairs, strict=True)
         ]
-        return all(torch.allclose(found.features, wanted.features, atol=1e-3) for found, wanted in made)
+        return all(torch.allclose(actual.features, expected.features, atol=1e-3) for actual, expected in outputs)
 
     assert agree(), "the forward as it is agrees"
     with MUTANTS[name]():

@@ -21,9 +21,9 @@ TABLES = Tables(0, 5, 1)
 
 
 def cycle_of(policy: str | None, rule: str, drafter: bool = True, **settings: object) -> DeviceCycle:
-    made = None if policy is None else POLICIES[policy].make(**settings)
+    draft_policy = None if policy is None else POLICIES[policy].make(**settings)
     drafts = TableForward(TABLES, True) if drafter else None
-    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=made)
+    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=draft_policy)
     return DeviceCycle(TableForward(TABLES, False), drafts, how, Grid(3, 3), 1, 1, torch.device("cpu"))
 
 

@@ -59,12 +59,12 @@ def laid(decided: IntArray, step: int, grid: Grid, window: int) -> FrontPass:
 def passes_agree(grid: Grid, window: int) -> bool:
     """Whether every pass of an image is laid out on the device as the host feeds it."""
     target = Watched(grid)
-    made: GridDecoded = zipar(target, window, sampling(1, 2))
-    cached, known = np.zeros(grid.cells, dtype=np.bool_), np.full(grid.cells, 5)
-    for step, (feed, kept) in enumerate(zip(target.feeds, target.kept, strict=True), start=1):
-        before = list(made.steps[step - 1])
-        known[before] = made.tokens[before]
-        out = FrontPass(*(part[0].numpy() for part in laid(known.copy(), step, grid, window)))
+    decoded: GridDecoded = zipar(target, window, sampling(1, 2))
+    cached, decided_tokens = np.zeros(grid.cells, dtype=np.bool_), np.full(grid.cells, 5)
+    for step, (feed, committed_cells) in enumerate(zip(target.feeds, target.kept, strict=True), start=1):
+        before = list(decoded.steps[step - 1])
+        decided_tokens[before] = decoded.tokens[before]
+        out = FrontPass(*(part[0].numpy() for part in laid(decided_tokens.copy(), step, grid, window)))
         lanes = np.flatnonzero((out.places >= 0) | (out.settled >= 0))
         lanes = lanes[out.positions[lanes].argsort()]
         seen = (out.masks[lanes, None] >> lanes[None, :]) & 1 == 1
@@ -75,11 +75,11 @@ def passes_agree(grid: Grid, window: int) -> bool:
             and out.tokens[lanes].tolist() == feed.tokens.tolist()
             and np.array_equal(seen, feed.visible)
             and np.array_equal(past, feed.cached)
-            and sorted(out.places[out.places >= 0] - PREFIX) == sorted(kept)
-            and sorted(out.settled[out.settled >= 0]) == list(made.steps[step])
+            and sorted(out.places[out.places >= 0] - PREFIX) == sorted(committed_cells)
+            and sorted(out.settled[out.settled >= 0]) == list(decoded.steps[step])
         ):
             return False
-        cached[kept] = True
+        cached[committed_cells] = True
     return True
 
 
@@ -98,18 +98,18 @@ class ModelGrid:
         self._model, self._condition, self._sampler = model, condition, sampler
 
     def _probs(self, logits: torch.Tensor) -> FloatArray:
-        found: FloatArray = sampling_probs(logits.numpy(), self._sampler)
-        return found
+        probs: FloatArray = sampling_probs(logits.numpy(), self._sampler)
+        return probs
 
     @torch.no_grad()
     def begin(self) -> FloatArray:
         empty = self._model.empty_cache(1)
-        made = self._model.step_rows(self._condition, torch.arange(-PREFIX, 0), causal_bias(PREFIX), empty, empty)
+        prefill = self._model.step_rows(self._condition, torch.arange(-PREFIX, 0), causal_bias(PREFIX), empty, empty)
         self._keys, self._values = (self._model.empty_cache(1, PREFIX + self.grid.cells) for _ in range(2))
         for layer in range(self._model.config.layers):
-            self._keys[layer][:, :, :PREFIX] = made.keys[layer]
-            self._values[layer][:, :, :PREFIX] = made.values[layer]
-        first: FloatArray = self._probs(made.logits[:, -1:])[0]
+            self._keys[layer][:, :, :PREFIX] = prefill.keys[layer]
+            self._values[layer][:, :, :PREFIX] = prefill.values[layer]
+        first: FloatArray = self._probs(prefill.logits[:, -1:])[0]
         return first
 
     @torch.no_grad()

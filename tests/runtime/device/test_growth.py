@@ -78,8 +78,8 @@ def test_a_tree_is_the_host_s(name: str, data: st.DataObject) -> None:
     roots = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=3, max_size=3))
     noise = [[data.draw(UNIFORMS) for _ in range(MAX_NODES)] for _ in range(3)]
     uniforms = np.array(noise)
-    made = by_device(policy, rows, cycles, roots, uniforms)
-    for image, tree in enumerate(made):
+    trees = by_device(policy, rows, cycles, roots, uniforms)
+    for image, tree in enumerate(trees):
         assert tree == by_host(policy, rows, cycles[1][image], roots[image], uniforms[image]), image
 
 
@@ -87,9 +87,9 @@ def test_siblings_are_drawn_of_the_least_that_others_leave() -> None:
     """Of a row of 1, 1e-20 and 1e-25 the second child is the second token, and the third the third."""
     rows = np.array([[1.0, 1e-20, 0.0, 1e-25]] * 5, dtype=np.float32)
     policy, uniforms = POLICIES["eagle1"].make(widths=(3, 2)), np.full((1, MAX_NODES), 0.5)
-    made = by_device(policy, rows, [[2]], [1], uniforms)
-    assert made == [by_host(policy, rows, 2, 1, uniforms[0])]
-    assert made[0].tokens[1:4] == [0, 1, 3]
+    trees = by_device(policy, rows, [[2]], [1], uniforms)
+    assert trees == [by_host(policy, rows, 2, 1, uniforms[0])]
+    assert trees[0].tokens[1:4] == [0, 1, 3]
 
 
 def test_siblings_are_drawn_from_every_part_of_the_largest_vocabulary() -> None:
@@ -97,6 +97,6 @@ def test_siblings_are_drawn_from_every_part_of_the_largest_vocabulary() -> None:
     rows = np.random.default_rng(3).random((5, MOST_TOKENS)).astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True)
     policy, uniforms = POLICIES["eagle1"].make(widths=(4,)), np.linspace(0.999, 0.55, MAX_NODES)[None]
-    made = by_device(policy, rows, [[1]], [1], uniforms)
-    assert made == [by_host(policy, rows, 1, 1, uniforms[0])]
-    assert min(made[0].tokens[1:5]) > MOST_TOKENS // 2
+    trees = by_device(policy, rows, [[1]], [1], uniforms)
+    assert trees == [by_host(policy, rows, 1, 1, uniforms[0])]
+    assert min(trees[0].tokens[1:5]) > MOST_TOKENS // 2

@@ -22,7 +22,7 @@ POLICY_SETTINGS = {
 
 def trees_agree(policy: str, **changed: int) -> bool:
     """Three images, two cycles, six seeds: rows have one token, a few or many, of one or of two weights."""
-    made = POLICIES[policy].make(**POLICY_SETTINGS[policy] | changed)
+    draft_policy = POLICIES[policy].make(**POLICY_SETTINGS[policy] | changed)
     for seed in range(6):
         rng = np.random.default_rng(seed)
         places = rng.permuted(np.tile(np.arange(VOCAB), (5, 1)), axis=1)
@@ -30,8 +30,8 @@ def trees_agree(policy: str, **changed: int) -> bool:
         rows = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
         room = rng.integers(1, MOST_LEVELS + 1, size=(2, 3)).tolist()
         roots, uniforms = rng.integers(0, 7, size=3).tolist(), rng.random((3, MAX_NODES))
-        found = by_device(made, rows, room, roots, uniforms)
-        if found != [by_host(made, rows, *of) for of in zip(room[1], roots, uniforms, strict=True)]:
+        trees = by_device(draft_policy, rows, room, roots, uniforms)
+        if trees != [by_host(draft_policy, rows, *of) for of in zip(room[1], roots, uniforms, strict=True)]:
             return False
     return True
 
@@ -41,9 +41,9 @@ def by_pairs(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
     """The search by comparing all pairs of keys."""
     place = tl.arange(0, keys.shape[0])
     ahead = (keys[None, :] > keys[:, None]) | ((keys[None, :] == keys[:, None]) & (place[None, :] < place[:, None]))
-    taken = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < MOST)
-    run = tl.cumsum(taken.to(tl.int32), axis=0)
-    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+    mask = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < MOST)
+    run = tl.cumsum(mask.to(tl.int32), axis=0)
+    return mask, run - 1, tl.sum(mask.to(tl.int32), axis=0), least
 
 
 @kernel
@@ -51,18 +51,18 @@ def last_of_equals(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
     """Of equal keys it takes the last."""
     place = tl.arange(0, keys.shape[0])
     ahead = (keys[None, :] > keys[:, None]) | ((keys[None, :] == keys[:, None]) & (place[None, :] > place[:, None]))
-    taken = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < MOST)
-    run = tl.cumsum(taken.to(tl.int32), axis=0)
-    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+    mask = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < MOST)
+    run = tl.cumsum(mask.to(tl.int32), axis=0)
+    return mask, run - 1, tl.sum(mask.to(tl.int32), axis=0), least
 
 
 @kernel
 def no_equals(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
     """It takes none of the keys that there is no room for all of."""
     reached = tl.sum((keys[None, :] >= keys[:, None]).to(tl.int32), axis=1)
-    taken = (keys >= least) & (reached <= MOST)
-    run = tl.cumsum(taken.to(tl.int32), axis=0)
-    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+    mask = (keys >= least) & (reached <= MOST)
+    run = tl.cumsum(mask.to(tl.int32), axis=0)
+    return mask, run - 1, tl.sum(mask.to(tl.int32), axis=0), least
 
 
 @kernel
@@ -70,9 +70,9 @@ def one_too_few(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
     """It finds one key less than it was asked for."""
     place = tl.arange(0, keys.shape[0])
     ahead = (keys[None, :] > keys[:, None]) | ((keys[None, :] == keys[:, None]) & (place[None, :] < place[:, None]))
-    taken = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < K - 1)
-    run = tl.cumsum(taken.to(tl.int32), axis=0)
-    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+    mask = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < K - 1)
+    run = tl.cumsum(mask.to(tl.int32), axis=0)
+    return mask, run - 1, tl.sum(mask.to(tl.int32), axis=0), least
 
 
 @kernel

@@ -97,8 +97,8 @@ BUGS = {
 def made(how: str, folder: str | None = None) -> list[object]:
     ran = subprocess.run([sys.executable, "-c", MADE, how], cwd=folder, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
-    found: list[object] = json.loads(ran.stdout)
-    return found
+    results: list[object] = json.loads(ran.stdout)
+    return results
 
 
 @cache

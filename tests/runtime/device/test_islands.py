@@ -66,18 +66,18 @@ def test_drafts_are_judged_as_the_reference_does(data: st.DataObject, k: int, ta
     rows = sampled_probs(logits[None], SamplingParams()).numpy()
     tokens = np.array(data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=2 * cells, max_size=2 * cells)))
     near = (np.arange(vocab_size)[:, None] + np.arange(1, k + 1)) % vocab_size
-    wanted = 1 - passing_cells(rows.astype(np.float64), tokens, near, tau).reshape(2, cells).astype(int)
+    expected = 1 - passing_cells(rows.astype(np.float64), tokens, near, tau).reshape(2, cells).astype(int)
     small = (torch.zeros(2, cells, dtype=torch.int32) for _ in range(4))
     out = islands.kernels.IslandBuffers(
         torch.from_numpy(tokens).view(2, cells), *small, *torch.zeros(2, 2, dtype=torch.int64)
     )
-    told = logits.view(1, 2, cells, vocab_size)
-    behind = torch.cat([told[:, :, 1:], torch.full((1, 2, 1, vocab_size), torch.nan)], dim=2)
+    cell_logits = logits.view(1, 2, cells, vocab_size)
+    behind = torch.cat([cell_logits[:, :, 1:], torch.full((1, 2, 1, vocab_size), torch.nan)], dim=2)
     behind[0, 0, 0, 2] = torch.nan
-    wanted[0, 1] = 2
+    expected[0, 1] = 2
     bound, codes = torch.tensor([tau], dtype=torch.float64), torch.from_numpy(near).to(torch.int32)
-    islands.kernels.judge(behind, told[:, :, :1].contiguous(), SamplingParams(), codes, bound, out)
-    assert out.rejected.tolist() == wanted.tolist()
+    islands.kernels.judge(behind, cell_logits[:, :, :1].contiguous(), SamplingParams(), codes, bound, out)
+    assert out.rejected.tolist() == expected.tolist()
 
 
 CASES = {
@@ -97,8 +97,8 @@ def on_host(name: str, temperature: float, image: int) -> list[int]:
     [("mulo-islands", 0, 1), ("mulo-islands", 1, 3), ("mulo", 1, 2), ("mulo-raster", 0, 1)],
 )
 def test_a_batch_is_the_reference_s_single_decodes(name: str, temperature: float, images: int) -> None:
-    found = islands.repaired_on_device(method_of(*CASES[name], temperature), range(images))
-    assert found == [on_host(name, temperature, image) for image in range(images)]
+    actual = islands.repaired_on_device(method_of(*CASES[name], temperature), range(images))
+    assert actual == [on_host(name, temperature, image) for image in range(images)]
 
 
 def test_images_that_wait_for_a_batch_are_drawn_by_the_next_one_and_seen_on_the_way() -> None:
@@ -114,11 +114,11 @@ def test_images_that_wait_for_a_batch_are_drawn_by_the_next_one_and_seen_on_the_
         islands.CPU,
         low=islands.drafting(),
     )
-    batch, drawn, seen = ContinuousBatch(runner), {}, {0: 0, 1: 0, 2: 0}
+    batch, decoded_images, seen = ContinuousBatch(runner), {}, {0: 0, 1: 0, 2: 0}
     for image in (0, 1):
         batch.add(image, Arrival(*_arrival(image)))
     for step in range(1000):
-        drawn |= dict(batch.step())
+        decoded_images |= dict(batch.step())
         if step == 3:
             batch.remove(0)
             batch.add(2, Arrival(*_arrival(2)))
@@ -129,9 +129,9 @@ def test_images_that_wait_for_a_batch_are_drawn_by_the_next_one_and_seen_on_the_
             seen[image] = count
         if not len(batch):
             break
-    assert sorted(drawn) == [1, 2]
+    assert sorted(decoded_images) == [1, 2]
     assert min(seen[1], seen[2]) > 0
-    assert [drawn[image].tokens.tolist() for image in (1, 2)] == islands.repaired_on_device(how, (1, 2))
+    assert [decoded_images[image].tokens.tolist() for image in (1, 2)] == islands.repaired_on_device(how, (1, 2))
 
 
 def _arrival(image: int) -> tuple[Any, ...]:
@@ -141,15 +141,15 @@ def _arrival(image: int) -> tuple[Any, ...]:
 
 def test_a_batch_is_its_single_runs_however_few_positions_a_pass_has() -> None:
     how = method_of(*CASES["mulo-islands"], 1)
-    wanted, alone = [on_host("mulo-islands", 1, image) for image in range(3)], []
+    expected, alone = [on_host("mulo-islands", 1, image) for image in range(3)], []
     for image in range(2):
         cycle = cycle_of(how, 1, positions=3)
         begin(cycle, [image])
         alone += finish(cycle)
-        (kept,), (refused,) = cycle.draft_outcome()
-        assert 0 < refused == islands.HIGH.cells - len(kept) < islands.HIGH.cells
-    assert alone == wanted[:2]
-    assert len(set(map(tuple, wanted))) == 3
+        (kept_cells,), (refused,) = cycle.draft_outcome()
+        assert 0 < refused == islands.HIGH.cells - len(kept_cells) < islands.HIGH.cells
+    assert alone == expected[:2]
+    assert len(set(map(tuple, expected))) == 3
 
 
 def test_a_spoilt_image_ends_alone_and_leaves_nothing_behind() -> None:
@@ -157,9 +157,9 @@ def test_a_spoilt_image_ends_alone_and_leaves_nothing_behind() -> None:
     for decoder in (cycle._target, cycle._low.target):
         decoder.spoilt = (0,)
         begin(cycle, (0, 1))
-        found = finish(cycle)
+        image_tokens = finish(cycle)
         assert cycle.state.verdicts.status.tolist() == [NOT_FINITE, DONE]
-        assert found[1] == on_host("mulo-islands", 1, 1)
+        assert image_tokens[1] == on_host("mulo-islands", 1, 1)
         decoder.spoilt = ()
     begin(cycle, (2, 1))
     assert finish(cycle) == [on_host("mulo-islands", 1, image) for image in (2, 1)]
@@ -169,17 +169,17 @@ def test_a_rejection_in_raster_order_is_one_refusal() -> None:
     cycle = cycle_of(method_of(*CASES["mulo-raster"], 1), 1)
     begin(cycle, [0])
     draft(cycle)
-    (kept,), (refused,) = cycle.draft_outcome()
+    (kept_cells,), (refused,) = cycle.draft_outcome()
     assert refused == 1
-    assert kept.tolist() == list(range(int(cycle.islands.first[0])))
+    assert kept_cells.tolist() == list(range(int(cycle.islands.first[0])))
 
 
 def test_the_enlarger_reads_back_as_the_network_that_was_exported() -> None:
     located = locate("sampler_up", "upsampler")
     model, tokens = read_enlarger(located, torch.device("cpu")), np.arange(12).reshape(3, 4) * 83 % 1024
     with torch.no_grad():
-        made = model(torch.from_numpy(tokens)[None])[0].numpy()
-    np.testing.assert_allclose(made, TokenNetwork(located.path)(tokens), atol=2e-4)
+        actual = model(torch.from_numpy(tokens)[None])[0].numpy()
+    np.testing.assert_allclose(actual, TokenNetwork(located.path)(tokens), atol=2e-4)
     with pytest.raises(EngineError, match="export it again"):
         read_enlarger(locate("sampler_down", "downsampler"), torch.device("cpu"))
 
@@ -212,17 +212,17 @@ def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.Mo
     pipeline = Pipeline.open(backend="device", context=EngineContext(threads=1))
     needed = {}
     for name in ("zipar", "mulo-islands"):
-        made = build_method(name, resolve(name, 1.0), pipeline.tables)
-        needed[name] = plan_drawing(pipeline, [made], pipeline.sampling, torch.device("cpu"), 2).needed
-    low, asked = pipeline.low.target(2).decoder, list[int]()
+        method = build_method(name, resolve(name, 1.0), pipeline.tables)
+        needed[name] = plan_drawing(pipeline, [method], pipeline.sampling, torch.device("cpu"), 2).needed
+    low, byte_counts = pipeline.low.target(2).decoder, list[int]()
     target, vocab_size = pipeline.high.decoder.config, pipeline.high.decoder.config.vocab_size
     assert needed["mulo-islands"] - needed["zipar"] > 8 * 2 * target.grid.cells * vocab_size
-    monkeypatch.setattr(drawing_plan, "check_memory", lambda device, needed, *more: asked.append(needed))
+    monkeypatch.setattr(drawing_plan, "check_memory", lambda device, needed, *more: byte_counts.append(needed))
     for names in (("zipar",), ("zipar", "mulo-islands")):
-        made_all = [build_method(name, resolve(name, 1.0), pipeline.tables) for name in names]
-        buffers = plan_drawing(pipeline, made_all, pipeline.sampling, torch.device("cpu"), 2).needed
-        asked[-1] -= buffers
-    assert asked[1] - asked[0] > 4 * stored_numbers(low.located)
+        methods = [build_method(name, resolve(name, 1.0), pipeline.tables) for name in names]
+        buffers = plan_drawing(pipeline, methods, pipeline.sampling, torch.device("cpu"), 2).needed
+        byte_counts[-1] -= buffers
+    assert byte_counts[1] - byte_counts[0] > 4 * stored_numbers(low.located)
     narrow = build_method("mulo", resolve("mulo", 1.0, settings=["draft_window=9"]), pipeline.tables)
     with pytest.raises(DeviceError, match=r"method 'mulo': draft_window: expected 1\.\.8"):
         plan_drawing(pipeline, [narrow], pipeline.sampling, torch.device("cpu"), 1)

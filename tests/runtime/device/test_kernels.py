@@ -81,19 +81,19 @@ def test_distributions_are_the_reference_s(data: st.DataObject) -> None:
         top_k=data.draw(st.integers(0, vocab_size)),
         top_p=data.draw(st.sampled_from([0.613, 1.0])),
     )
-    made, support, finite = device_probs(logits, sampler)
-    wanted = sampling_probs(logits, sampler)
-    np.testing.assert_allclose(made, wanted, atol=2e-7)
-    assert ((made > 0) == (wanted > 0)).all()
-    assert support == (wanted > 0).sum(axis=1).tolist()
+    actual, support, finite = device_probs(logits, sampler)
+    expected = sampling_probs(logits, sampler)
+    np.testing.assert_allclose(actual, expected, atol=2e-7)
+    assert ((actual > 0) == (expected > 0)).all()
+    assert support == (expected > 0).sum(axis=1).tolist()
     assert finite == [1]
 
 
 def test_distributions_at_full_size() -> None:
     logits = (3 * np.random.default_rng(0).standard_normal((2, 1, 16384))).astype(np.float32)
-    made, support, _ = device_probs(logits, SamplingParams(guidance=4.0, top_k=1000))
-    wanted = sampling_probs(logits, SamplingParams(guidance=4.0, top_k=1000))
-    np.testing.assert_allclose(made, wanted, atol=1e-6)
+    actual, support, _ = device_probs(logits, SamplingParams(guidance=4.0, top_k=1000))
+    expected = sampling_probs(logits, SamplingParams(guidance=4.0, top_k=1000))
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
     assert support == [1000]
 
 
@@ -107,9 +107,9 @@ def test_a_logit_that_is_not_finite_is_told(bad: float) -> None:
 def test_masks_of_the_least_number_are_finite_though_their_sum_is_not() -> None:
     logits = np.zeros((1, 1, 5), dtype=np.float32)
     logits[0, 0, 2:] = np.finfo(np.float32).min
-    made, support, finite = device_probs(logits, SamplingParams())
+    actual, support, finite = device_probs(logits, SamplingParams())
     assert (support, finite) == ([2], [1])
-    np.testing.assert_array_equal(made, [[0.5, 0.5, 0.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(actual, [[0.5, 0.5, 0.0, 0.0, 0.0]])
 
 
 def test_a_later_level_does_not_clear_what_was_told() -> None:
@@ -132,7 +132,7 @@ def test_likeliest_tokens_are_the_reference_s(data: st.DataObject) -> None:
     scores = torch.ones(2, 1, wide, dtype=torch.float64)
     front = ExpandedRows(zeros(2, 1, wide), zeros(2, 1, wide), zeros(2, 1, wide), scores, zeros(2, 1, wide, 1))
     size = (1, 2 * wide * count)
-    found = Candidates(zeros(*size), zeros(*size), zeros(*size, dtype=torch.float64), zeros(1, 2))
+    candidates = Candidates(zeros(*size), zeros(*size), zeros(*size, dtype=torch.float64), zeros(1, 2))
     tree, layout = BatchTree(*(zeros(1, 2) for _ in range(10))), TreePlaces(whole(1), zeros(1, 2), zeros(1, 2))
     marks, given_rows = FiniteMarks(zeros(1, wide, dtype=torch.int32), wide), torch.from_numpy(rows)[None, None]
     each = (whole(2), whole(wide), whole(1), whole(1), whole(0))
@@ -141,11 +141,11 @@ def test_likeliest_tokens_are_the_reference_s(data: st.DataObject) -> None:
         patch.object(likeliest, "row_masses", given_masses),
     ):
         scratch = RowScratch.of(1, wide, vocab_size, lanes_of(count), torch.device("cpu"))
-        grow_level(given_rows, SamplingParams(), scratch, marks, *each, front, found, tree, layout, 0, 9)
-    wanted = top(rows, count)
-    tokens, made = (part.view(2, wide, count)[0, :2].numpy() for part in (found.tokens, found.scores))
-    assert (made == np.minimum(wanted.probs, 1)).all()
-    assert (tokens == wanted.tokens)[made > 0].all()
+        grow_level(given_rows, SamplingParams(), scratch, marks, *each, front, candidates, tree, layout, 0, 9)
+    expected = top(rows, count)
+    tokens, top_scores = (part.view(2, wide, count)[0, :2].numpy() for part in (candidates.tokens, candidates.scores))
+    assert (top_scores == np.minimum(expected.probs, 1)).all()
+    assert (tokens == expected.tokens)[top_scores > 0].all()
     assert scratch.arrivals.item() == 0
 
 
@@ -154,8 +154,8 @@ def few_largest_kernel(keys, out, least, K, N, WIDE: tl.constexpr, MOST: tl.cons
     place = tl.arange(0, BLOCK)
     given_keys = tl.load(keys + place, place < N, other=0)
     lowest, step = tl.full((), 0, given_keys.dtype) + least, WIDE_OCTAVE if WIDE else OCTAVE
-    taken, into, size, _ = few_largest(given_keys, lowest, K, MOST, step)
-    tl.store(out + into, place, taken)
+    mask, into, size, _ = few_largest(given_keys, lowest, K, MOST, step)
+    tl.store(out + into, place, mask)
     tl.store(out + MOST, size)
 
 
@@ -184,10 +184,12 @@ def test_trees_are_described_as_the_reference_does(shape: tuple[int, ...], cell:
     parents = np.array([-1, *shape])
     tree = point_tree(np.zeros(parents.size, dtype=np.int64), parents, 5)
     size, nodes = parents.size, 12
-    held = torch.full((1, nodes), 3)
-    held[0, :size] = torch.from_numpy(parents)
+    padded_parents = torch.full((1, nodes), 3)
+    padded_parents[0, :size] = torch.from_numpy(parents)
     positions, depths, first, sibling, masks = (torch.zeros(1, nodes, dtype=torch.int64) for _ in range(5))
-    tree_meta(held, whole(size), whole(cell), positions, depths, first, sibling, masks, levels=tree.depth, most=15)
+    tree_meta(
+        padded_parents, whole(size), whole(cell), positions, depths, first, sibling, masks, levels=tree.depth, most=15
+    )
     assert depths[0, :size].tolist() == tree.depths().tolist()
     assert positions[0, :size].tolist() == np.minimum(cell - 1 + tree.depths(), 15).tolist()
     seen = (masks[0, :size, None] >> torch.arange(size)) & 1
@@ -205,9 +207,9 @@ def test_accepted_slots_go_behind_the_live_cache() -> None:
     handed = Handed(features, out, whole(2, 0), 3, 5)
     path = torch.tensor([[2, 3, -1], [1, -1, -1]])
     commit_cache(cache, slots, path, whole(3, 0), whole(2, 1), 3, walked=True, handed=handed)
-    wanted = torch.full((1, 2, 2, 1, 6, 3), -1.0)
-    wanted[:, :, 0, :, 2:5] = slots[:, :, 0][:, :, :, [0, 2, 3]]
-    assert torch.equal(cache, wanted)
+    expected = torch.full((1, 2, 2, 1, 6, 3), -1.0)
+    expected[:, :, 0, :, 2:5] = slots[:, :, 0][:, :, :, [0, 2, 3]]
+    assert torch.equal(cache, expected)
     assert torch.equal(out, torch.stack((features[0, 2:], features[1, :1])))
 
 
@@ -247,7 +249,7 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
     cache.slots.normal_()
     cache.committed.normal_()
     masks = torch.zeros(2, 5, 1, dtype=torch.int64)
-    positions, wanted = torch.zeros(2, 5, dtype=torch.int64), []
+    positions, expected = torch.zeros(2, 5, dtype=torch.int64), []
     features = torch.randn(2, 5, 24) if model.config.drafter else None
     for image, length in enumerate(lengths.tolist()):
         tree = point_tree(tokens[image].numpy(), np.array(parents[image]), 11)
@@ -266,19 +268,19 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
             [part[1] for part in past],
             features=given_features,
         )
-        wanted.append(step)
+        expected.append(step)
     attend = cache.attend(0, lengths, masks, 4)
     if features is None:
-        made = decoder.hidden(decoder.embed(tokens), positions, attend)
+        hidden_states = decoder.hidden(decoder.embed(tokens), positions, attend)
     else:  # the features lie in another order, and the tokens name those before them
         orders = torch.tensor([[3, 0, 4, 1, 2], [5, 2, 0, 1, 3]])  # places among six, one of them unused
-        held = torch.full((2, 6, 24), 9.0).scatter(1, orders[:, :, None].expand(-1, -1, 24), features)
-        made = decoder.draft_hidden(tokens, held, orders, positions, attend)
-    torch.testing.assert_close(made, torch.cat([step.features for step in wanted]), atol=2e-5, rtol=1e-5)
-    logits = decoder.logits(made)
-    torch.testing.assert_close(logits, torch.cat([step.logits for step in wanted]), atol=5e-5, rtol=1e-5)
+        shuffled_features = torch.full((2, 6, 24), 9.0).scatter(1, orders[:, :, None].expand(-1, -1, 24), features)
+        hidden_states = decoder.draft_hidden(tokens, shuffled_features, orders, positions, attend)
+    torch.testing.assert_close(hidden_states, torch.cat([step.features for step in expected]), atol=2e-5, rtol=1e-5)
+    logits = decoder.logits(hidden_states)
+    torch.testing.assert_close(logits, torch.cat([step.logits for step in expected]), atol=5e-5, rtol=1e-5)
     for layer in range(layers):
-        keys = torch.cat([step.keys[layer] for step in wanted])
+        keys = torch.cat([step.keys[layer] for step in expected])
         torch.testing.assert_close(cache.slots[layer, 0, :, :, :5], keys, atol=2e-5, rtol=1e-5)
 
 
@@ -289,10 +291,10 @@ def test_a_condition_is_taken_in_as_the_model_does(family: str) -> None:
     decoder = DecoderForward(model, 1)
     cache = Cache(decoder.config, 2, 9, 7, torch.float32, torch.device("cpu"))
     condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0)
-    made = decoder.hidden(condition.clone(), positions.repeat(2, 1), cache.prefill())
+    hidden_states = decoder.hidden(condition.clone(), positions.repeat(2, 1), cache.prefill())
     empty = model.empty_cache(2)
     step = model.step_rows(condition, positions, causal_bias(3), empty, empty)
-    torch.testing.assert_close(made, step.features, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden_states, step.features, atol=2e-5, rtol=1e-5)
     for layer in range(2):
         torch.testing.assert_close(cache.committed[layer, 0, :, :, :3], step.keys[layer], atol=2e-5, rtol=1e-5)
 

@@ -47,10 +47,10 @@ def on_device(model: Decoder, policy: str | None, **settings: object) -> np.ndar
 
 def test_trees_that_run_over_ends_of_lines_decide_as_the_model() -> None:
     model = model_of(LINED)
-    wanted = eagerly(model)
-    assert (wanted != eagerly(model_of(replace(LINED, eol_token=None)))).any(), "the line tokens matter here"
-    assert (on_device(model, None) == wanted).all()
-    assert (on_device(model, "eagle2", depth=2, top_k=3, total_tokens=5) == wanted).all()
+    expected = eagerly(model)
+    assert (expected != eagerly(model_of(replace(LINED, eol_token=None)))).any(), "the line tokens matter here"
+    assert (on_device(model, None) == expected).all()
+    assert (on_device(model, "eagle2", depth=2, top_k=3, total_tokens=5) == expected).all()
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_trees_that_run_over_ends_of_lines_decide_as_the_model() -> None:
 )
 def test_a_planted_bug_is_seen(old: str, new: str) -> None:
     model = model_of(LINED)
-    wanted = eagerly(model)
+    expected = eagerly(model)
     with planted("lines", old, new):
-        assert (on_device(model, None) != wanted).any()
+        assert (on_device(model, None) != expected).any()

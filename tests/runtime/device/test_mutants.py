@@ -66,9 +66,9 @@ def case(
     return Case(tree, np.array(probs, dtype=np.float32), uniforms)
 
 
-def verdicts_agree(rule: str, *made: Case) -> Callable[[], bool]:
+def verdicts_agree(rule: str, *cases: Case) -> Callable[[], bool]:
     def agree() -> bool:
-        return by_device(RULES[rule].make(), made) == by_reference(RULES[rule].make(), made)
+        return by_device(RULES[rule].make(), cases) == by_reference(RULES[rule].make(), cases)
 
     return agree
 
@@ -80,11 +80,11 @@ def random_case(drawn: str, seed: int, chain: bool = False) -> Case:
 
 
 def random_verdicts_agree(rule: str, drawn: str, chain: bool = False, **settings: object) -> Callable[[], bool]:
-    made = [random_case(drawn, seed, chain) for seed in range(16)]
+    cases = [random_case(drawn, seed, chain) for seed in range(16)]
 
     def agree() -> bool:
         decided = RULES[rule].make(**settings)
-        return by_device(decided, made) == by_reference(decided, made)
+        return by_device(decided, cases) == by_reference(decided, cases)
 
     return agree
 
@@ -103,8 +103,8 @@ FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 
 
 def decoding(policy: str = "chain", rule: str = "chain", **settings: object) -> list[list[int]]:
     tables = Tables(4, 5, 1)
-    made = POLICIES[policy].make(**(settings or {"length": 2}))
-    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=made)
+    draft_policy = POLICIES[policy].make(**(settings or {"length": 2}))
+    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=draft_policy)
     target = TableForward(tables, False)
     run = cycles.DeviceCycle(
         target, TableForward(tables.near(5, 0.4), True), how, Grid(2, 3), 1, 2, torch.device("cpu")
@@ -128,9 +128,9 @@ STATIC: list[list[list[int]]] = []
 
 
 def static_as_before() -> bool:
-    found = decoding("static_top_k", "point", widths=(2, 2))
-    STATIC.append(found)
-    return found == STATIC[0]
+    image_tokens = decoding("static_top_k", "point", widths=(2, 2))
+    STATIC.append(image_tokens)
+    return image_tokens == STATIC[0]
 
 
 def trees_agree(policy: str, **settings: object) -> Callable[[], bool]:
@@ -144,10 +144,10 @@ def trees_agree(policy: str, **settings: object) -> Callable[[], bool]:
         cases.append((rows, room, rng.integers(0, 7, size=3).tolist(), rng.random((3, MAX_NODES))))
 
     def agree() -> bool:
-        made = POLICIES[policy].make(**settings)
+        draft_policy = POLICIES[policy].make(**settings)
         return all(
-            grown.by_device(made, rows, room, roots, uniforms)
-            == [grown.by_host(made, rows, *of) for of in zip(room[1], roots, uniforms, strict=True)]
+            grown.by_device(draft_policy, rows, room, roots, uniforms)
+            == [grown.by_host(draft_policy, rows, *of) for of in zip(room[1], roots, uniforms, strict=True)]
             for rows, room, roots, uniforms in cases
         )
 
@@ -164,8 +164,8 @@ def few_agree() -> bool:
 def top_k_agrees() -> bool:
     """Of normal rows exactly as many tokens are kept as are asked for."""
     logits = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 8, 64)).astype(np.float32))
-    kept = [(sampled_probs(logits, SamplingParams(top_k=count)) > 0).sum(dim=1) for count in (1, 5, 20)]
-    return all(bool((found == count).all()) for found, count in zip(kept, (1, 5, 20), strict=True))
+    support_sizes = [(sampled_probs(logits, SamplingParams(top_k=count)) > 0).sum(dim=1) for count in (1, 5, 20)]
+    return all(bool((sizes == count).all()) for sizes, count in zip(support_sizes, (1, 5, 20), strict=True))
 
 
 PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}

@@ -114,8 +114,8 @@ def test_a_walk_without_its_barriers_races(rule: str, drawn: Drawn) -> None:
     @settings(max_examples=10)
     @given(data=st.data())
     def walk(data: st.DataObject) -> None:
-        made = [data.draw(cases(5, drawn, spec.needs_chain)) for _ in range(3)]
-        by_device(spec.make(**({"neighbours": NEAR, "k": 2} if spec.codebook else {})), made)
+        batch = [data.draw(cases(5, drawn, spec.needs_chain)) for _ in range(3)]
+        by_device(spec.make(**({"neighbours": NEAR, "k": 2} if spec.codebook else {})), batch)
 
     with patch.object(RaceDetector, "_barrier", lambda self, right, builder: right(builder)), detector.watch():
         walk()

@@ -74,9 +74,9 @@ def rows(draw: st.DrawFn, vocab_size: int) -> Rows:
     )
     for cells in one.cells:
         for cell in cells[: draw(st.integers(0, len(cells)))]:
-            drawn = one.probs[cell] if draw(st.sampled_from([False, True])) else draw(distributions(vocab_size))
-            one.drawn[cell] = drawn.astype(np.float32).astype(np.float64)
-            one.drafts[cell] = draw(st.sampled_from(np.flatnonzero(drawn).tolist()))
+            distribution = one.probs[cell] if draw(st.sampled_from([False, True])) else draw(distributions(vocab_size))
+            one.drawn[cell] = distribution.astype(np.float32).astype(np.float64)
+            one.drafts[cell] = draw(st.sampled_from(np.flatnonzero(distribution).tolist()))
     return one
 
 
@@ -98,18 +98,18 @@ class Host:
                 cached[start + count - 1] = one.cached[row]
         vocab_size = one.probs.shape[1]
         self.target = Watched(grid, vocab_size)
-        known = {} if one.columns[0] else {0: self.target.begin()}
-        self.canvas = Canvas(self.target, tokens, cached, known, [0])
+        known_rows = {} if one.columns[0] else {0: self.target.begin()}
+        self.canvas = Canvas(self.target, tokens, cached, known_rows, [0])
         self.drafts = _Drafts(one.drafts.copy(), dict(one.drawn))
         self.chance = FromUniforms(lambda cycle, at: float(one.uniforms[ROW_ROLES.index(at.role), at.node]))
 
     def read(self) -> None:
         grid = self.one.grid
-        wanted = np.array([cell for cells in self.one.cells for cell in cells], dtype=np.int64)
+        all_cells = np.array([cell for cells in self.one.cells for cell in cells], dtype=np.int64)
         for cells in self.one.cells:
             self.drafts.refill(cells, self.canvas, self.one.fronts.refill, self.chance)
         groups = np.arange(grid.cells) // grid.width
-        self.canvas.draft_distributions(wanted, self.drafts.tokens, groups)
+        self.canvas.draft_distributions(all_cells, self.drafts.tokens, groups)
 
     def judge(self) -> None:
         every, distributions = self.one.cells, dict(enumerate(self.one.probs.astype(np.float64)))
@@ -173,9 +173,9 @@ class Device:
 def reads_alike(host: Host, device: Device) -> bool:
     grid, drafts = host.one.grid, device.drafts
     cells = sorted(cell for row in host.one.cells for cell in row)
-    found = [cell for cell in sorted(drafts.cells[1].tolist()) if cell >= 0]
-    columns = [cell % grid.width for cell in found]
-    if found != cells or drafts.tokens[1, columns].tolist() != host.drafts.tokens[found].tolist():
+    device_cells = [cell for cell in sorted(drafts.cells[1].tolist()) if cell >= 0]
+    columns = [cell % grid.width for cell in device_cells]
+    if device_cells != cells or drafts.tokens[1, columns].tolist() != host.drafts.tokens[device_cells].tolist():
         return False
     out = FrontPass(*(part[1].numpy() for part in device.out))
     lanes = np.flatnonzero((out.places >= 0) | (out.settled > 0))
@@ -200,14 +200,14 @@ def reads_alike(host: Host, device: Device) -> bool:
 def judged_alike(host: Host, device: Device) -> bool:
     grid, drafts, decided = host.one.grid, device.drafts, host.canvas.decided
     reached = decided.reshape(grid).sum(axis=1)
-    known = device.progress.decided[1].numpy()
-    wanted = host.canvas.tokens
+    device_tokens = device.progress.decided[1].numpy()
+    host_tokens = host.canvas.tokens
     cached = device.out.filled[1].numpy()[PREFIX:] == 1
     cached[device.out.places[1][device.out.places[1] >= 0].numpy() - PREFIX] = True
     settled = device.out.settled[1]
     if not (
         drafts.columns[1].tolist() == reached.tolist()
-        and known[decided].tolist() == wanted[decided].tolist()
+        and device_tokens[decided].tolist() == host_tokens[decided].tolist()
         and np.array_equal(cached, host.canvas.cached)
         and int((settled >= 0).sum()) == reached.sum() - host.one.columns.sum()
         and device.verdicts.status.tolist() == [1, 0]

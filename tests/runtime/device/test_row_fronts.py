@@ -41,9 +41,9 @@ def test_a_batch_of_unequal_progress_is_the_reference_s_single_decodes(
     name: str, temperature: float, images: Sequence[int]
 ) -> None:
     how, models = method(name, temperature), Sampled.of(4, SMALL, temperature)
-    wanted = {image: models.alone(how, image) for image in images}
-    assert models.batch(how, images) == list(wanted.values())
-    assert len({decoded.passes for decoded in wanted.values()}) > 1
+    expected = {image: models.alone(how, image) for image in images}
+    assert models.batch(how, images) == list(expected.values())
+    assert len({decoded.passes for decoded in expected.values()}) > 1
 
 
 @pytest.mark.parametrize("name", ["zipar-adaptive", "pjd"])
@@ -85,17 +85,17 @@ def test_a_decode_by_a_model_is_the_reference_s(name: str) -> None:
     """At temperature 0 the command line draws by one, in `tests/published`."""
     model, sampler = model_of(CONFIG), SamplingParams()
     rows, fronts = model.embed(CONDITIONS, None), JacobiFronts(2, 2, "left", "all")
-    wanted = []
+    expected = []
     for image, row in enumerate(rows):
         target, chance = ModelGrid(model, row[None], sampler, LOW), sampling(SEED, image)
-        made = jacobi_fronts(target, fronts, chance) if name == "pjd" else zipar(target, 2, chance, adaptive=True)
-        wanted.append((made.tokens.tolist(), len(made.passes)))
+        decoded = jacobi_fronts(target, fronts, chance) if name == "pjd" else zipar(target, 2, chance, adaptive=True)
+        expected.append((decoded.tokens.tolist(), len(decoded.passes)))
     how = JacobiFrontForm(fronts, sampler) if name == "pjd" else FrontForm(2, sampler, adaptive=True)
     runner = DeviceRunner(DecoderForward(model, 1), None, how, LOW, PREFIX, 2, CPU)
     runner.begin(rows, [SEED, SEED], [0, 1])
-    found = runner.finish(2)
-    assert [one.error for one in found] == [None, None]
-    assert [(one.tokens.tolist(), one.cycles) for one in found] == wanted
+    decoded_images = runner.finish(2)
+    assert [one.error for one in decoded_images] == [None, None]
+    assert [(one.tokens.tolist(), one.cycles) for one in decoded_images] == expected
 
 
 @pytest.mark.parametrize("name", ["zipar-adaptive", "pjd"])

@@ -66,9 +66,9 @@ def test_the_verdict_is_the_reference_s(
     spec: RuleSpec, drawn: Drawn, residual: str | None, data: st.DataObject
 ) -> None:
     vocab_size = data.draw(st.sampled_from([2, 3, 5]))
-    made = [data.draw(cases(vocab_size, drawn, spec.needs_chain)) for _ in range(3)]
+    batch = [data.draw(cases(vocab_size, drawn, spec.needs_chain)) for _ in range(3)]
     rule = data.draw(rules(spec, vocab_size, residual))
-    assert by_device(rule, made) == by_reference(rule, made)
+    assert by_device(rule, batch) == by_reference(rule, batch)
 
 
 def test_a_residual_without_a_form_is_refused() -> None:

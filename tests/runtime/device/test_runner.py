@@ -36,10 +36,10 @@ def test_a_short_batch_is_filled_up() -> None:
     runner.begin(condition(3), [7], [4])
     (image,) = runner.finish(1)
     hosts = [TableHost(one, GRID, SamplingParams(), False, 3) for one in (TABLES, TABLES.near(1, 0.4))]
-    wanted = decode(*hosts, POLICIES["chain"].make(length=2), RULES["chain"].make(), sampling(7, 4))
+    expected = decode(*hosts, POLICIES["chain"].make(length=2), RULES["chain"].make(), sampling(7, 4))
     assert image.error is None
-    assert image.tokens.tolist() == wanted.tokens.tolist()
-    assert image.cycles == len(wanted.cycles)
+    assert image.tokens.tolist() == expected.tokens.tolist()
+    assert image.cycles == len(expected.cycles)
 
 
 def test_more_images_than_were_captured_are_refused() -> None:
@@ -60,8 +60,8 @@ def test_plain_autoregression_needs_no_drafter() -> None:
     runner = DeviceRunner(TableForward(TABLES, False), None, how, GRID, 1, 1, torch.device("cpu"))
     runner.begin(condition(2), [1], [9])
     host = TableHost(TABLES, GRID, SamplingParams(), False, 2)
-    wanted = decode(host, None, POLICIES["chain"].make(), RULES["point"].make(), sampling(1, 9))
-    assert runner.finish(1)[0].tokens.tolist() == wanted.tokens.tolist()
+    expected = decode(host, None, POLICIES["chain"].make(), RULES["point"].make(), sampling(1, 9))
+    assert runner.finish(1)[0].tokens.tolist() == expected.tokens.tolist()
 
 
 def test_a_device_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +82,8 @@ def test_an_interpreter_that_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("TypeError('only 0-dimensional arrays can be converted to Python scalars')")
 
     monkeypatch.setattr(devices, "launch", fail)
-    said = r"Triton 3.6.0's interpreter fails under NumPy .* \(TypeError.*\); install Triton 3.9 with: .*\[device\]"
-    with pytest.raises(DeviceError, match=said):
+    message = r"Triton 3.6.0's interpreter fails under NumPy .* \(TypeError.*\); install Triton 3.9 with: .*\[device\]"
+    with pytest.raises(DeviceError, match=message):
         open_device("cpu")
 
 

@@ -52,8 +52,8 @@ def test_trees_of_images_that_come_late_are_the_reference_s(name: str) -> None:
     how, tables = method(policy, rule, 1, **settings), target_and_drafter(2)
     single = [decoded(how, tables, image, SEED, SMALL) for image in IMAGES]
     runner = runner_of(how, tables, 2)
-    drawn = told(list(runner.decode_all(arrivals(tables[0]))))
-    assert drawn == [(one.tokens.tolist(), len(one.cycles)) for one in single]
+    actual = told(list(runner.decode_all(arrivals(tables[0]))))
+    assert actual == [(one.tokens.tolist(), len(one.cycles)) for one in single]
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -78,9 +78,9 @@ def test_row_fronts_of_images_that_come_late_are_the_reference_s(how: FrontForm 
     lines = torch.randn(1, row_fronts.LINES, vocab_size, generator=torch.Generator().manual_seed(1))
     target = row_fronts.HashForward(lines)
     runner = DeviceRunner(target, None, how, SMALL, row_fronts.PREFIX, 2, CPU)
-    given = [target.embed(torch.tensor([row_fronts.condition(image, vocab_size)])) for image in IMAGES]
+    conditions = [target.embed(torch.tensor([row_fronts.condition(image, vocab_size)])) for image in IMAGES]
     alone = DeviceRunner(target, None, how, SMALL, row_fronts.PREFIX, 1, CPU)
-    coming = [Arrival(one, SEED, image) for one, image in zip(given, IMAGES, strict=True)]
+    coming = [Arrival(one, SEED, image) for one, image in zip(conditions, IMAGES, strict=True)]
     single = [told(list(alone.decode_all([one])))[0] for one in coming]
     assert told(list(runner.decode_all(coming))) == single
 
@@ -103,24 +103,24 @@ def test_progress_shows_every_cell_once_it_is_decided(name: str) -> None:
         lines = torch.randn(1, row_fronts.LINES, 4, generator=torch.Generator().manual_seed(1))
         target = row_fronts.HashForward(lines)
         runner = DeviceRunner(target, None, ANY_ORDER[name], SMALL, row_fronts.PREFIX, 2, CPU)
-        given = [target.embed(torch.tensor([row_fronts.condition(image, 4)])) for image in (0, 1)]
-        coming = [Arrival(one, SEED, image) for image, one in enumerate(given)]
+        conditions = [target.embed(torch.tensor([row_fronts.condition(image, 4)])) for image in (0, 1)]
+        coming = [Arrival(one, SEED, image) for image, one in enumerate(conditions)]
     batch, seen = ContinuousBatch(runner), dict[int, dict[int, int]]()
     for number, one in enumerate(coming):
         batch.add(number, one)
     assert batch.room == 0
     while len(batch):
         for number, image in batch.step():
-            told = seen[number]
-            assert len(told) >= SMALL.cells // 2
-            assert all(image.tokens[cell] == token for cell, token in told.items())
+            last_tokens = seen[number]
+            assert len(last_tokens) >= SMALL.cells // 2
+            assert all(image.tokens[cell] == token for cell, token in last_tokens.items())
         for number, count in batch.cells.items():
             now = batch.progress(number)
             assert now.decided.sum() == count
             assert now.history.shape == (now.cycles, 3)
-            found = {int(cell): int(now.tokens[cell]) for cell in now.decided.nonzero()[0]}
-            assert found.items() >= seen.get(number, {}).items()
-            seen[number] = found
+            progress_tokens = {int(cell): int(now.tokens[cell]) for cell in now.decided.nonzero()[0]}
+            assert progress_tokens.items() >= seen.get(number, {}).items()
+            seen[number] = progress_tokens
 
 
 def test_an_image_that_is_removed_makes_room_and_no_more_passes() -> None:
@@ -138,11 +138,11 @@ def test_an_image_that_is_removed_makes_room_and_no_more_passes() -> None:
     batch.add(9, third)
     batch.remove(9)  # it has not entered yet
     batch.add(10, fourth)
-    drawn = {}
+    decoded_images = {}
     while len(batch):
-        drawn |= dict(batch.step())
+        decoded_images |= dict(batch.step())
     for number, image in ((8, IMAGES[1]), (10, IMAGES[3])):
-        assert drawn[number].tokens.tolist() == decoded(how, tables, image, SEED, SMALL).tokens.tolist()
+        assert decoded_images[number].tokens.tolist() == decoded(how, tables, image, SEED, SMALL).tokens.tolist()
 
 
 def test_prompts_of_unequal_length_begin_together() -> None:
@@ -154,10 +154,12 @@ def test_prompts_of_unequal_length_begin_together() -> None:
     target, drafter = TableForward(tables[0], False), TableForward(tables[1], True)
     runner = DeviceRunner(target, drafter, how, SMALL, 3, 2, CPU)
     begun, hidden = runner.cycle.begin, []
-    runner.cycle.begin = lambda *given: hidden.append(given[3].tolist()) or begun(*given)  # type: ignore[method-assign, func-returns-value]
-    drawn = told(list(runner.decode_all([first, longer])))
+    runner.cycle.begin = lambda *args: hidden.append(args[3].tolist()) or begun(*args)  # type: ignore[method-assign, func-returns-value]
+    actual = told(list(runner.decode_all([first, longer])))
     assert hidden == [[2, 0, 2, 0]]
-    assert [tokens for tokens, _ in drawn] == [decoded(how, tables, one, SEED, SMALL).tokens.tolist() for one in (0, 1)]
+    assert [tokens for tokens, _ in actual] == [
+        decoded(how, tables, one, SEED, SMALL).tokens.tolist() for one in (0, 1)
+    ]
 
 
 def test_a_batch_does_not_wait_for_its_slowest_image() -> None:
@@ -183,18 +185,18 @@ def test_a_batch_does_not_wait_for_its_slowest_image() -> None:
 
 def test_images_are_taken_as_slots_become_free() -> None:
     policy, rule, settings = METHODS["chain"]
-    how, tables, taken = method(policy, rule, 1, **settings), target_and_drafter(2), list[int]()
+    how, tables, arrival_numbers = method(policy, rule, 1, **settings), target_and_drafter(2), list[int]()
 
     def coming() -> Iterator[Arrival]:
         for number, one in enumerate(arrivals(tables[0])):
-            taken.append(number)
+            arrival_numbers.append(number)
             yield one
 
     drawing = runner_of(how, tables, 2).decode_all(coming())
     next(drawing)
-    assert taken == [0, 1]
+    assert arrival_numbers == [0, 1]
     next(drawing)
-    assert taken == [0, 1, 2]
+    assert arrival_numbers == [0, 1, 2]
 
 
 FORGOTTEN = {
@@ -214,12 +216,12 @@ def test_a_buffer_that_is_not_copied_is_missed(buffer: str) -> None:
     assert runner._single is not None
     one, copy = runner._single
     left_out = {part.data_ptr() for part in FORGOTTEN[buffer](one)}
-    kept = tuple(pair for pair in copy.pairs if pair[0].data_ptr() not in left_out)
-    assert len(kept) < len(copy.pairs)
-    runner._single = one, SlotCopy(kept, 2)
+    kept_pairs = tuple(pair for pair in copy.pairs if pair[0].data_ptr() not in left_out)
+    assert len(kept_pairs) < len(copy.pairs)
+    runner._single = one, SlotCopy(kept_pairs, 2)
     with caught():
-        drawn = told(list(zip(range(99), (image for _, image in _first(runner, tables, 30)), strict=False)))
-        assert sorted(drawn) == sorted((one.tokens.tolist(), len(one.cycles)) for one in single)
+        actual = told(list(zip(range(99), (image for _, image in _first(runner, tables, 30)), strict=False)))
+        assert sorted(actual) == sorted((one.tokens.tolist(), len(one.cycles)) for one in single)
 
 
 def _first(runner: DeviceRunner, tables: tuple[Tables, Tables], most: int) -> Iterator[tuple[int, DecodedImage]]:

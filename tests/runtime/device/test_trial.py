@@ -61,32 +61,32 @@ class Drawer(DeviceDrawer):
 
 def drawn(drawer: Any, plain: Any) -> tuple[list[str | None], list[tuple[float, float, str]]]:
     """The method that drew each picture, None where it ended with an error, and what was reported."""
-    told = list[tuple[float, float, str]]()
+    reports = list[tuple[float, float, str]]()
     by: dict[int, str | None] = {}
     for place, outcome in draw_by_faster(
-        drawer, DRAFTS, plain, SamplingParams(), TASKS, None, lambda *times: told.append(times)
+        drawer, DRAFTS, plain, SamplingParams(), TASKS, None, lambda *times: reports.append(times)
     ):
         assert place not in by
         by[place] = outcome.method if isinstance(outcome, Drawing) else None
         assert not isinstance(outcome, Drawing) or outcome.seed == place
         if drawer.cuda:
             drawer.captured_on += [program.primed for program in drawer.alive]
-    return [by[place] for place in range(len(TASKS))], told
+    return [by[place] for place in range(len(TASKS))], reports
 
 
 @pytest.mark.parametrize(("drafted", "faster"), [(0.5, "eagle2"), (1.0, "eagle2"), (1.5, "ar")])
 def test_the_faster_draws_on(drafted: float, faster: str) -> None:
     drawer = Drawer(eagle2=drafted, ar=1.0)
-    by, told = drawn(drawer, PLAIN)
+    by, reports = drawn(drawer, PLAIN)
     assert by == [None, *["eagle2"] * (TRIAL - 1), *["ar"] * TRIAL, *[faster] * (len(TASKS) - 2 * TRIAL)]
-    assert told == [(drafted, 1.0, faster)]
+    assert reports == [(drafted, 1.0, faster)]
     assert drawer.made == ["eagle2", "ar", *["eagle2"] * (faster == "eagle2")], "what plain decoding needs is there"
 
 
 def test_a_method_all_of_whose_pictures_fail_is_not_the_faster_one() -> None:
     drawer = Drawer(eagle2=None, ar=1.0)
-    by, told = drawn(drawer, PLAIN)
-    assert told == [(inf, 1.0, "ar")]
+    by, reports = drawn(drawer, PLAIN)
+    assert reports == [(inf, 1.0, "ar")]
     assert by == [*[None] * TRIAL, *["ar"] * (len(TASKS) - TRIAL)]
 
 
@@ -99,9 +99,9 @@ def test_on_a_gpu_no_picture_is_charged_for_the_capture() -> None:
 
 def test_without_plain_autoregression_nothing_is_tried() -> None:
     drawer = Drawer(eagle2=9.0)
-    by, told = drawn(drawer, None)
+    by, reports = drawn(drawer, None)
     assert set(by) == {None, "eagle2"}
-    assert not told
+    assert not reports
     assert drawer.made == ["eagle2"]
 
 

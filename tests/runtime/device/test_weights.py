@@ -26,8 +26,8 @@ def written(model: Decoder, folder: Path, form: GraphFormat) -> ElsewhereDecoder
     path = folder / "model.onnx"
     write_graph(model, form, path)
     settings = asdict(exported_config(model, form.precision))
-    told = Manifest("model", "target", path.name, "", 0, "", "", "", settings)
-    return load_elsewhere("model", Located(path, replace(told, weights=WeightsEntry("model.safetensors", 0, ""))))
+    manifest = Manifest("model", "target", path.name, "", 0, "", "", "", settings)
+    return load_elsewhere("model", Located(path, replace(manifest, weights=WeightsEntry("model.safetensors", 0, ""))))
 
 
 def passed(model: Decoder) -> torch.Tensor:
@@ -43,11 +43,11 @@ def passed(model: Decoder) -> torch.Tensor:
 def test_a_decoder_reads_back_as_itself(tmp_path: Path, family: str) -> None:
     model = model_of(replace(FAMILIES[family], rope_base=500.0, norm_eps=1e-3))
     decoder = written(model, tmp_path, GraphFormat())
-    found = read_decoder(decoder, CPU)
-    assert torch.allclose(passed(found), passed(model), atol=2e-5)
-    assert not torch.allclose(passed(found), passed(model_of(FAMILIES[family])), atol=2e-5)
-    held = sum(part.numel() for part in found.state_dict().values())
-    assert stored_numbers(decoder.located) >= 0.5 * held
+    loaded_model = read_decoder(decoder, CPU)
+    assert torch.allclose(passed(loaded_model), passed(model), atol=2e-5)
+    assert not torch.allclose(passed(loaded_model), passed(model_of(FAMILIES[family])), atol=2e-5)
+    parameter_count = sum(part.numel() for part in loaded_model.state_dict().values())
+    assert stored_numbers(decoder.located) >= 0.5 * parameter_count
 
 
 def test_the_shipped_target_reads_back_as_its_graph() -> None:
@@ -61,20 +61,20 @@ def test_the_shipped_target_reads_back_as_its_graph() -> None:
         condition = shipped.condition(caption)
         shipped.high.sample_by(sampler)
         shipped.high.condition(condition)
-        wanted = shipped.high.begin().probs[0]
+        expected = shipped.high.begin().probs[0]
         tokens = torch.from_numpy(elsewhere.high.encoder.encode(condition).tokens[:1])
         places, past = torch.full((tokens.shape[1],), -1), model.empty_cache(1)
         with torch.no_grad():
             logits = model.step_rows(model.embed(tokens, None), places, causal_bias(len(places)), past, past).logits
-        assert np.abs(sampling_probs(logits[:, -1:].numpy(), sampler)[0] - wanted).max() < 1e-5
+        assert np.abs(sampling_probs(logits[:, -1:].numpy(), sampler)[0] - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_precision_is_the_manifest_s(tmp_path: Path, precision: str) -> None:
     model = model_of(FAMILIES["llamagen"])
-    found = read_decoder(written(model, tmp_path, GraphFormat(precision)), CPU)
-    assert {part.dtype for part in found.parameters()} == {TYPES[precision]}
-    assert torch.allclose(passed(found.float()), passed(model), rtol=0.1, atol=0.1)
+    loaded_model = read_decoder(written(model, tmp_path, GraphFormat(precision)), CPU)
+    assert {part.dtype for part in loaded_model.parameters()} == {TYPES[precision]}
+    assert torch.allclose(passed(loaded_model.float()), passed(model), rtol=0.1, atol=0.1)
 
 
 def test_eight_bits_read_back_as_what_they_stand_for(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ def random_pass(seed: int, codes: int = V) -> Pass:
     probs = rng.dirichlet(np.ones(V), 5).astype(np.float32)
     decided, drafts = rng.integers(0, codes, 3 + seed % 4), rng.integers(0, codes, 4)
     uniforms = rng.random((2, 3, GRID.cells))
-    token, said = int(rng.integers(codes)), rng.dirichlet(np.ones(V), decided.size).astype(np.float32)
+    token, decided_rows = int(rng.integers(codes)), rng.dirichlet(np.ones(V), decided.size).astype(np.float32)
     seen = tuple(
         Seen(age, cell, (token, int(rng.integers(V)))[rng.integers(2)], rng.dirichlet(np.ones(V)).astype(np.float32))
         for age, cell in seen_at(decided.size)
     )
-    return Pass(tuple(decided), tuple(drafts), drawn_from, probs, accepted, token, uniforms, seed, said, seen)
+    return Pass(tuple(decided), tuple(drafts), drawn_from, probs, accepted, token, uniforms, seed, decided_rows, seen)
 
 
 @cache
@@ -34,8 +34,8 @@ def windows_agree(
 ) -> Callable[[], bool]:
     passes, beside = lookup
     window = JacobiWindow(MOST, coupling, refill, passes=passes, beside=beside, last_row=last_row)
-    made = [random_pass(seed, 2 if window.looks_up else V) for seed in range(12)]
-    return lambda: agrees(window, made)
+    window_passes = [random_pass(seed, 2 if window.looks_up else V) for seed in range(12)]
+    return lambda: agrees(window, window_passes)
 
 
 def decodes_agree() -> bool:

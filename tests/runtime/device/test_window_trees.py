@@ -79,12 +79,12 @@ def by_reference(case: Case, candidates: int, levels: int) -> Made:
     return Made(tree.tokens.tolist(), parents, tree.draft_rows.tolist(), followed)
 
 
-def by_device(made: list[Case], candidates: int, levels: int) -> list[Made]:
+def by_device(cases: list[Case], candidates: int, levels: int) -> list[Made]:
     """All in one batch; what is unused is filled with rubbish."""
     batch, nodes, vocab_size = (
-        len(made),
+        len(cases),
         tree_nodes(MOST, candidates, levels),
-        made[0].rows.shape[1],
+        cases[0].rows.shape[1],
     )
 
     def whole(*shape: int, fill: int = 2) -> torch.Tensor:
@@ -96,9 +96,9 @@ def by_device(made: list[Case], candidates: int, levels: int) -> list[Made]:
         whole(batch, nodes),
         whole(batch),
     )
-    uniforms = torch.from_numpy(np.stack([case.uniforms[:levels] for case in made]))
+    uniforms = torch.from_numpy(np.stack([case.uniforms[:levels] for case in cases]))
     drawn_from, first = torch.full((batch, MOST, vocab_size), 0.5), whole(batch, nodes)
-    for place, case in enumerate(made):
+    for place, case in enumerate(cases):
         lengths[place] = len(case.drafts)
         tokens[place, : len(case.drafts) + 1] = torch.tensor([1, *case.drafts])
         drawn_from[place, : len(case.drafts)] = torch.from_numpy(case.rows)
@@ -115,29 +115,29 @@ def by_device(made: list[Case], candidates: int, levels: int) -> list[Made]:
     assert all(map(torch.equal, laid, again))
     paths = [
         path_of(parents[place, :count].tolist(), case.turns)
-        for place, (case, count) in enumerate(zip(made, counts.tolist(), strict=True))
+        for place, (case, count) in enumerate(zip(cases, counts.tolist(), strict=True))
     ]
     path, followed = whole(batch, nodes), whole(batch, MOST + 1)
     for place, one in enumerate(paths):
         path[place, : len(one)] = torch.tensor(one, dtype=torch.int64)
-    taken = torch.tensor([len(one) + 1 for one in paths])
-    follow(followed, tree, Verdicts(path, taken, none, none, none), lengths)
-    found = []
+    new_counts = torch.tensor([len(one) + 1 for one in paths])
+    follow(followed, tree, Verdicts(path, new_counts, none, none, none), lengths)
+    trees = []
     for place, count in enumerate(counts.tolist()):
         one = [part[place, :count].tolist() for part in (tokens, parents, rows)]
-        size = max(len(made[place].drafts), len(paths[place]) + 1)
-        found.append(Made(*one, followed[place, :size].tolist()))
-        if len(paths[place]) < len(made[place].drafts):
-            assert followed[place, len(made[place].drafts)] == len(made[place].drafts)
-    return found
+        size = max(len(cases[place].drafts), len(paths[place]) + 1)
+        trees.append(Made(*one, followed[place, :size].tolist()))
+        if len(paths[place]) < len(cases[place].drafts):
+            assert followed[place, len(cases[place].drafts)] == len(cases[place].drafts)
+    return trees
 
 
 @settings(max_examples=6)
 @given(data=st.data())
 @pytest.mark.parametrize(("candidates", "levels"), [(2, 1), (2, 3), (3, 2)])
 def test_candidates_stand_where_the_reference_has_them(candidates: int, levels: int, data: st.DataObject) -> None:
-    made = [data.draw(cases(candidates)) for _ in range(2)]
-    assert by_device(made, candidates, levels) == [by_reference(case, candidates, levels) for case in made]
+    batch = [data.draw(cases(candidates)) for _ in range(2)]
+    assert by_device(batch, candidates, levels) == [by_reference(case, candidates, levels) for case in batch]
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -166,8 +166,8 @@ def random_case(seed: int) -> Case:
 
 
 def trees_agree() -> bool:
-    made = [random_case(seed) for seed in range(6)]
-    return all(by_device(made, 3, most) == [by_reference(case, 3, most) for case in made] for most in (1, 2))
+    cases = [random_case(seed) for seed in range(6)]
+    return all(by_device(cases, 3, most) == [by_reference(case, 3, most) for case in cases] for most in (1, 2))
 
 
 MUTANTS = {

@@ -57,10 +57,10 @@ def on_device(how: WindowForm, images: Sequence[int]) -> list[Drawn]:
     while not bool((cycle.state.verdicts.status > 0).all()):
         cycle.run()
     assert cycle.state.verdicts.status.tolist() == [1] * len(images)
-    progress, found = cycle.state.progress, []
+    progress, results = cycle.state.progress, []
     for place, count in enumerate(progress.cycles.tolist()):
-        found.append(Drawn(progress.decided[place].tolist(), progress.history[place, :count, 2].tolist()))
-    return found
+        results.append(Drawn(progress.decided[place].tolist(), progress.history[place, :count, 2].tolist()))
+    return results
 
 
 @cache
@@ -69,19 +69,19 @@ def on_host(how: WindowForm, image: int) -> Drawn:
     assert how.window is not None
     target, chance = TableHost(TABLES, GRID, how.sampler, False, image % V), sampling(SEED, image)
     noise = noise_of(chance) if how.window.coupling == "gumbel" else None
-    made = jacobi_decode(target, how.rule, chance, how.window, noise)
-    return Drawn(made.tokens.tolist(), [cycle.tree.size - 1 for cycle in made.cycles])
+    decoded = jacobi_decode(target, how.rule, chance, how.window, noise)
+    return Drawn(decoded.tokens.tolist(), [cycle.tree.size - 1 for cycle in decoded.cycles])
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_a_batch_of_unequal_progress_is_the_reference_s_single_decodes(name: str, temperature: float) -> None:
     how = method(WINDOWS[name], temperature)
-    wanted = {image: on_host(how, image) for image in (0, 1, 2, 6)}
+    expected = {image: on_host(how, image) for image in (0, 1, 2, 6)}
     images = (2, 6, 0, 1) if name == "scd-maximal" else (0, 1, 2)
-    assert on_device(how, images) == [wanted[image] for image in images]
+    assert on_device(how, images) == [expected[image] for image in images]
     if temperature:
-        assert len({len(drawn.drafts) for drawn in wanted.values()}) > 1
+        assert len({len(result.drafts) for result in expected.values()}) > 1
 
 
 @settings(max_examples=10)
@@ -115,8 +115,8 @@ def test_uniforms_of_cells_are_the_reference_s_bit_for_bit() -> None:
     cell_uniforms(out, *columns, torch.tensor([Role.DRAFT, Role.COUPLE]))
     for place, (seed, image, cycle, first) in enumerate(keys):
         for turn, role in enumerate((Role.DRAFT, Role.COUPLE)):
-            wanted = Philox(seed, image).uniforms(cycle, role, first + 5)[first:]
-            np.testing.assert_array_equal(out[place, turn], wanted)
+            expected = Philox(seed, image).uniforms(cycle, role, first + 5)[first:]
+            np.testing.assert_array_equal(out[place, turn], expected)
 
 
 LOOKUPS = {

@@ -45,16 +45,16 @@ def cases(draw: st.DrawFn, vocab_size: int, drawn: Drawn, chain: bool, most: int
     return Case(tree, probs, uniforms)
 
 
-def batch_of(made: Sequence[Case], nodes: int) -> tuple[BatchTree, torch.Tensor, Verdicts, Shape]:
+def batch_of(cases: Sequence[Case], nodes: int) -> tuple[BatchTree, torch.Tensor, Verdicts, Shape]:
     """The cases in one envelope of `nodes`, what is unused filled with rubbish."""
-    batch, vocab_size = len(made), made[0].probs.shape[1]
-    drafts = max(1, *(case.tree.draft_probs.shape[0] for case in made)) if batch > 1 else None
-    drafts = drafts or max(1, made[0].tree.draft_probs.shape[0])
+    batch, vocab_size = len(cases), cases[0].probs.shape[1]
+    drafts = max(1, *(case.tree.draft_probs.shape[0] for case in cases)) if batch > 1 else None
+    drafts = drafts or max(1, cases[0].tree.draft_probs.shape[0])
     ints = {name: np.full((batch, nodes), 7 % vocab_size) for name in ("tokens", "parents", "draft_rows")}
     probs = np.full((batch, nodes, vocab_size), 0.5, dtype=np.float32)
     draft_probs = np.full((batch, drafts, vocab_size), 0.5, dtype=np.float32)
     uniforms = np.full((batch, len(ROLES), nodes), 0.5)
-    for place, case in enumerate(made):
+    for place, case in enumerate(cases):
         size = case.tree.size
         ints["tokens"][place, :size] = case.tree.tokens
         ints["parents"][place, :size] = case.tree.parents
@@ -63,46 +63,46 @@ def batch_of(made: Sequence[Case], nodes: int) -> tuple[BatchTree, torch.Tensor,
         draft_probs[place, : case.tree.draft_probs.shape[0]] = case.tree.draft_probs
         for role, values in case.uniforms.items():
             uniforms[place, ROLES.index(role), :size] = values
-    held = {name: torch.from_numpy(array) for name, array in ints.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in ints.items()}
     positions, *meta = (torch.zeros(batch, nodes, dtype=torch.int64) for _ in range(5))
-    counts = torch.tensor([case.tree.size for case in made])
-    levels = max(case.tree.depth for case in made)
+    counts = torch.tensor([case.tree.size for case in cases])
+    levels = max(case.tree.depth for case in cases)
     cells = torch.ones(batch, dtype=torch.int64)
-    tree_meta(held["parents"], counts, cells, positions, *meta, levels=max(1, levels), most=99)
+    tree_meta(tensors["parents"], counts, cells, positions, *meta, levels=max(1, levels), most=99)
     depths, first, sibling, masks = meta
     tree = BatchTree(
-        held["tokens"],
+        tensors["tokens"],
         first,
         sibling,
         masks,
-        held["parents"],
+        tensors["parents"],
         counts,
         torch.from_numpy(probs),
         torch.from_numpy(draft_probs),
-        held["draft_rows"],
+        tensors["draft_rows"],
         torch.from_numpy(uniforms),
     )
     zeros = torch.zeros(batch, dtype=torch.int64)
     out = Verdicts(
         torch.full((batch, nodes), -1), zeros.clone(), zeros.clone(), zeros.clone(), torch.ones(batch, nodes).int()
     )
-    children = max(len(below) for case in made for below in case.tree.children())
-    return tree, depths, out, Shape(batch, nodes, vocab_size, made[0].tree.drawn, max(1, levels), max(1, children))
+    children = max(len(below) for case in cases for below in case.tree.children())
+    return tree, depths, out, Shape(batch, nodes, vocab_size, cases[0].tree.drawn, max(1, levels), max(1, children))
 
 
-def by_device(rule: Rule, made: Sequence[Case], nodes: int = 8) -> list[Verdict | int]:
+def by_device(rule: Rule, cases: Sequence[Case], nodes: int = 8) -> list[Verdict | int]:
     """Verdicts of the device runtime; an image's status where it ended with an error."""
-    tree, depths, out, shape = batch_of(made, nodes)
+    tree, depths, out, shape = batch_of(cases, nodes)
     device_rule(rule, shape, CPU)(tree, depths, out)
-    found: list[Verdict | int] = []
-    for path, taken, token, status in zip(out.path, out.taken.tolist(), out.token.tolist(), out.status, strict=True):
-        found.append(int(status) if status else Verdict(tuple(path[: taken - 1].tolist()), token))
-    return found
+    verdicts: list[Verdict | int] = []
+    for path, count, token, status in zip(out.path, out.taken.tolist(), out.token.tolist(), out.status, strict=True):
+        verdicts.append(int(status) if status else Verdict(tuple(path[: count - 1].tolist()), token))
+    return verdicts
 
 
-def by_reference(rule: Rule, made: Sequence[Case]) -> list[Verdict]:
+def by_reference(rule: Rule, cases: Sequence[Case]) -> list[Verdict]:
     """Verdicts of the NumPy rule, given the same arrays."""
     return [
         Verdict(*(tuple(map(int, verdict.path)), int(verdict.token)))
-        for verdict in (rule(case.tree, case.probs, given(case.uniforms)) for case in made)
+        for verdict in (rule(case.tree, case.probs, given(case.uniforms)) for case in cases)
     ]

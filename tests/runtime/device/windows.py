@@ -92,14 +92,14 @@ def passes(draw: st.DrawFn, vocab_size: int) -> Pass:
     uniforms = np.array([draw(UNIFORMS) for _ in range(6 * GRID.cells)]).reshape(2, 3, GRID.cells)
     decided = tuple(draw(codes) for _ in range(first))
     accepted = draw(st.integers(0, length))
-    said = np.stack([draw(distributions(vocab_size)) for _ in range(first)]).astype(np.float32)
+    decided_rows = np.stack([draw(distributions(vocab_size)) for _ in range(first)]).astype(np.float32)
     seen = tuple(
         Seen(age, cell, draw(codes), draw(distributions(vocab_size)).astype(np.float32))
         for age, cell in seen_at(first)
         if draw(st.booleans())
     )
     return Pass(
-        decided, drafts, drawn_from, probs, accepted, draw(codes), uniforms, draw(st.integers(0, 3)), said, seen
+        decided, drafts, drawn_from, probs, accepted, draw(codes), uniforms, draw(st.integers(0, 3)), decided_rows, seen
     )
 
 
@@ -113,63 +113,63 @@ def seen_at(first: int) -> Iterator[tuple[int, int]]:
 def by_reference(window: JacobiWindow, one: Pass) -> After:
     vocab_size = one.probs.shape[1]
     noise = SampledNoise(one.seed, 1) if window.coupling == "gumbel" else None
-    held = HeldWindow(window, GRID, vocab_size, "iid", noise)
-    held.begin(one.said[:1], one.decided[0])
-    held._tokens[:] = one.decided
+    held_window = HeldWindow(window, GRID, vocab_size, "iid", noise)
+    held_window.begin(one.said[:1], one.decided[0])
+    held_window._tokens[:] = one.decided
     for count in range(2, len(one.decided) + 1):
-        held._table.decide(list(one.decided[:count]), normalised(one.said[count - 1]))
+        held_window._table.decide(list(one.decided[:count]), normalised(one.said[count - 1]))
     for seen in one.seen:
-        held._table.see(seen.cell, seen.left, normalised(seen.row))
+        held_window._table.see(seen.cell, seen.left, normalised(seen.row))
     wide = one.drawn_from.astype(np.float64)
     wide /= wide.sum(axis=1, keepdims=True)
-    held._drafts[:] = [WindowDraft(token, row) for token, row in zip(one.drafts, wide, strict=True)]
+    held_window._drafts[:] = [WindowDraft(token, row) for token, row in zip(one.drafts, wide, strict=True)]
     now, later = (given(dict(zip(WINDOW_ROLES, uniforms, strict=True))) for uniforms in one.uniforms)
     verdict = Verdict(tuple(range(1, one.accepted + 1)), one.token)
     if one.drafts:
-        tree = window_tree(one.decided[-1], held._drafts, 1, 1, "iid", len(one.decided), now)
-        held.redraft(tree, verdict, one.probs, now)
+        tree = window_tree(one.decided[-1], held_window._drafts, 1, 1, "iid", len(one.decided), now)
+        held_window.redraft(tree, verdict, one.probs, now)
     else:
-        held.pass_over(root_only(one.decided[-1], vocab_size), verdict, one.probs)
-    tree = held.draft(max(0, GRID.cells - len(held._tokens) - 1), later)
+        held_window.pass_over(root_only(one.decided[-1], vocab_size), verdict, one.probs)
+    tree = held_window.draft(max(0, GRID.cells - len(held_window._tokens) - 1), later)
     rows = np.empty((0, vocab_size))
     if window.refill == "lookup" or window.beside:
         rows = np.concatenate([one.said, one.probs[: one.accepted + 1]])
-    kept = {
+    seen_rows = {
         (cell, left): row.tolist()
-        for cell, by_left in held._table._passes.items()
+        for cell, by_left in held_window._table._passes.items()
         for left, row in by_left.items()
-        if cell >= len(held._tokens)
+        if cell >= len(held_window._tokens)
     }
-    return After(tuple(tree.tokens[1:].tolist()), tree.draft_probs[: tree.size - 1], rows, kept)
+    return After(tuple(tree.tokens[1:].tolist()), tree.draft_probs[: tree.size - 1], rows, seen_rows)
 
 
-def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
+def by_device(window: JacobiWindow, window_passes: Sequence[Pass]) -> list[After]:
     """All of them in one batch; what is unused is filled with rubbish."""
-    batch, vocab_size, most = len(made), made[0].probs.shape[1], window.length
+    batch, vocab_size, most = len(window_passes), window_passes[0].probs.shape[1], window.length
 
     def whole(*shape: int, fill: int = 1) -> torch.Tensor:
         return torch.full(shape, fill, dtype=torch.int64)
 
-    tokens, taken, levels, cells = whole(batch, most + 1), whole(batch), whole(batch), whole(batch)
+    tokens, new_counts, levels, cells = whole(batch, most + 1), whole(batch), whole(batch), whole(batch)
     roots, decided = whole(batch), whole(batch, GRID.cells)
     probs, draft_probs = torch.full((batch, most + 1, vocab_size), 0.5), torch.full((batch, most, vocab_size), 0.5)
     draft_probs = draft_probs.double() if window.beside else draft_probs
     uniforms = torch.full((2, batch, 3, most + 1), 0.5, dtype=torch.float64)
     noise = torch.zeros(batch, GRID.cells, vocab_size, dtype=torch.float64)
-    for place, one in enumerate(made):
+    for place, one in enumerate(window_passes):
         length, after = len(one.drafts), len(one.decided) + one.accepted + 1
-        known = [*one.decided, *one.drafts[: one.accepted], one.token]
-        decided[place, : len(known)] = torch.tensor(known)
+        decided_tokens = [*one.decided, *one.drafts[: one.accepted], one.token]
+        decided[place, : len(decided_tokens)] = torch.tensor(decided_tokens)
         tokens[place, 1 : length + 1] = torch.tensor(one.drafts, dtype=torch.int64)
         probs[place, : length + 1] = torch.from_numpy(one.probs)
         draft_probs[place, :length] = torch.from_numpy(one.drawn_from)
-        taken[place], levels[place], cells[place], roots[place] = one.accepted + 1, length, after, one.token
+        new_counts[place], levels[place], cells[place], roots[place] = one.accepted + 1, length, after, one.token
         for turn, first in enumerate((len(one.decided), after)):
             part = torch.from_numpy(one.uniforms[turn][:, first : first + most + 1].copy())
             uniforms[turn, place, :, : part.shape[1]] = part
         rows = [SampledNoise(one.seed, 1).row(cell, vocab_size) for cell in range(GRID.cells)]
         noise[place] = torch.from_numpy(np.stack(rows))
-    held = WindowBuffers(
+    window_buffers = WindowBuffers(
         whole(batch, most), whole(batch), uniforms[0], noise, torch.arange(most + 1).repeat(batch, 1),
         torch.tensor([window.confidence], dtype=torch.float64), torch.zeros(batch, dtype=torch.int32),
     )  # fmt: skip
@@ -177,27 +177,27 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     first, sibling, masks, parents, draft_rows, positions, depths = (whole(batch, most + 1) for _ in range(7))
     layout = TreePlaces(cells, positions, depths)
     tree = BatchTree(tokens, first, sibling, masks, parents, whole(batch), probs, draft_probs, draft_rows, none)
-    verdicts = Verdicts(none, taken, none, none, none)
-    kind, table, last_row = COUPLINGS[window.coupling], table_of(window, made), window.last_row
+    verdicts = Verdicts(none, new_counts, none, none, none)
+    kind, table, last_row = COUPLINGS[window.coupling], table_of(window, window_passes), window.last_row
     progress = Progress(cells, whole(batch, fill=CYCLE + 1), roots, none, none, none, decided, none)
-    couple(held, tree, verdicts, levels, cells, kind, GRID.cells, last_row)
+    couple(window_buffers, tree, verdicts, levels, cells, kind, GRID.cells, last_row)
     if window.looks_up:
-        keep(table, held.nodes, tree, verdicts, levels, progress)
+        keep(table, window_buffers.nodes, tree, verdicts, levels, progress)
         lengths = Lengths(none, none, none, none, levels, none, none, none)
-        look_up(held, table, tree, verdicts, lengths, progress, kind, GRID.width)
-    shift(held, tree, verdicts, levels, cells, GRID.cells, last_row, table if window.looks_up else None)
+        look_up(window_buffers, table, tree, verdicts, lengths, progress, kind, GRID.width)
+    shift(window_buffers, tree, verdicts, levels, cells, GRID.cells, last_row, table if window.looks_up else None)
     levels = torch.clamp(GRID.cells - 1 - cells, 0, most)
     lengths = Lengths(none, none, none, none, levels, none, none, none)
-    held = held._replace(uniforms=uniforms[1])
+    window_buffers = window_buffers._replace(uniforms=uniforms[1])
     if window.refill == "lookup":
-        refill_lookup(held, table, progress, lengths, tree, layout, GRID.width)
+        refill_lookup(window_buffers, table, progress, lengths, tree, layout, GRID.width)
     else:
-        refill(held, progress, lengths, tree, layout, REFILLS[window.refill], GRID.width)
+        refill(window_buffers, progress, lengths, tree, layout, REFILLS[window.refill], GRID.width)
     laid = [part.clone() for part in (positions, depths, first, sibling, masks)]
     tree_meta(parents, tree.counts, cells, positions, depths, first, sibling, masks, levels=most, most=GRID.cells - 1)
     assert torch.equal(laid[4], masks)
     assert torch.equal(laid[0], positions)
-    found = []
+    results = []
     for place, size in enumerate(levels.tolist()):
         assert tree.counts[place] == size + 1
         assert tree.tokens[place, 0] == roots[place]
@@ -206,9 +206,9 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
             assert torch.equal(one[place, : size + 1], again[place, : size + 1])
         rows = draft_probs[place, :size].double()
         drawn_from = (rows / rows.sum(1, keepdim=True)).numpy()
-        kept, seen = np.empty((0, vocab_size)), dict[tuple[int, int], list[float]]()
+        decided_rows, seen = np.empty((0, vocab_size)), dict[tuple[int, int], list[float]]()
         if table.refills or table.beside:
-            kept = table.decided[place, : int(cells[place])].numpy()
+            decided_rows = table.decided[place, : int(cells[place])].numpy()
         if window.passes:
             for age in range(most - 1, -1, -1):
                 slot = place, (CYCLE - age) % most
@@ -216,18 +216,18 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
                 for entry, (cell, left) in enumerate(pairs):
                     row = table.seen[slot][entry].double()
                     seen |= {(cell, left): (row / row.sum()).tolist()} if cell >= cells[place] else {}
-        found.append(After(tuple(tokens[place, 1 : size + 1].tolist()), drawn_from, kept, seen))
-    return found
+        results.append(After(tuple(tokens[place, 1 : size + 1].tolist()), drawn_from, decided_rows, seen))
+    return results
 
 
-def table_of(window: JacobiWindow, made: Sequence[Pass]) -> LookupBuffers:
+def table_of(window: JacobiWindow, window_passes: Sequence[Pass]) -> LookupBuffers:
     """What was kept of the passes before, in cycles up to `CYCLE`; what is unused is filled with rubbish."""
-    batch, vocab_size, most = len(made), made[0].probs.shape[1], window.length
+    batch, vocab_size, most = len(window_passes), window_passes[0].probs.shape[1], window.length
     decided, seen = torch.full((batch, GRID.cells, vocab_size), 0.5), torch.full((batch, most, most, vocab_size), 0.5)
     seen_cells, seen_lefts = torch.full((2, batch, most, most), -1)
     scales = torch.full((batch, GRID.cells), 0.5, dtype=torch.float64)
     parts = torch.full((batch, GRID.cells, PARTS.value), 7, dtype=torch.int64)
-    for image, one in enumerate(made):
+    for image, one in enumerate(window_passes):
         decided[image, : len(one.decided)] = torch.from_numpy(one.said)
         scale = 2.0 ** (45 - np.frexp(one.said.max(axis=1).astype(np.float64))[1])
         scales[image, : scale.size] = torch.from_numpy(scale)
@@ -251,13 +251,15 @@ def table_of(window: JacobiWindow, made: Sequence[Pass]) -> LookupBuffers:
     )
 
 
-def agrees(window: JacobiWindow, made: Sequence[Pass]) -> bool:
+def agrees(window: JacobiWindow, window_passes: Sequence[Pass]) -> bool:
     """Whether both runtimes make the same windows of the same passes."""
     return all(
-        one.tokens == wanted.tokens
-        and np.allclose(one.drawn_from, wanted.drawn_from, atol=1e-7)
-        and np.array_equal(one.decided, wanted.decided)
-        and one.seen.keys() == wanted.seen.keys()
-        and all(np.allclose(one.seen[key], row, atol=1e-7) for key, row in wanted.seen.items())
-        for one, wanted in zip(by_device(window, made), (by_reference(window, one) for one in made), strict=True)
+        one.tokens == expected.tokens
+        and np.allclose(one.drawn_from, expected.drawn_from, atol=1e-7)
+        and np.array_equal(one.decided, expected.decided)
+        and one.seen.keys() == expected.seen.keys()
+        and all(np.allclose(one.seen[key], row, atol=1e-7) for key, row in expected.seen.items())
+        for one, expected in zip(
+            by_device(window, window_passes), (by_reference(window, one) for one in window_passes), strict=True
+        )
     )
