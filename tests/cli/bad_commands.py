@@ -8,9 +8,9 @@ _WORDS: Final = {"FOXX": '"a foxx left of a panda"', "FOX": '"a fox left of a pa
 """What stands for a prompt below."""
 
 
-def _cut(file: str, left: int) -> str:
+def _cut(file: str, bytes_left: int) -> str:
     """What is said of a shipped file of which so many bytes are left."""
-    return f"expected {(FOLDER / file).stat().st_size} bytes, got {left}: the file is cut"
+    return f"expected {(FOLDER / file).stat().st_size} bytes, got {bytes_left}: the file is cut"
 
 
 _WRITTEN: Final = (

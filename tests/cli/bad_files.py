@@ -25,8 +25,8 @@ COMPARED = "compare --methods eagle2 --prompts-count 1 --resolution 64"
 
 def make_files(folder: Path) -> None:
     """Fill `folder`; commands of `bad_commands` name what is in it."""
-    for made in (_plain, _folders_of_models, _checkpoints, _shards, _recorded, _plugins):
-        made(folder)
+    for make in (_plain, _folders_of_models, _checkpoints, _shards, _recorded, _plugins):
+        make(folder)
 
 
 def _plain(folder: Path) -> None:
@@ -61,19 +61,19 @@ def _model_folder(folder: Path, edit: Callable[[Path], None]) -> None:
 
 def edit_json(path: Path, change: Callable[[Any], Any]) -> None:
     """Write what `change` returns of a JSON file, or the value itself where it returns None."""
-    held = json.loads(path.read_text())
-    found = change(held)
-    path.write_text(json.dumps(held if found is None else found))
+    document = json.loads(path.read_text())
+    replacement = change(document)
+    path.write_text(json.dumps(document if replacement is None else replacement))
 
 
 def _folders_of_models(folder: Path) -> None:
     def put(name: str, file: str, *keys: Any, value: Any) -> None:
-        def change(held: Any) -> None:
+        def change(container: Any) -> None:
             for key in keys[:-1]:
-                held = held[key]
-            held[keys[-1]] = value
+                container = container[key]
+            container[keys[-1]] = value
 
-        _model_folder(folder / name, lambda made: edit_json(made / file, change))
+        _model_folder(folder / name, lambda path: edit_json(path / file, change))
 
     def damage(file: str, content: bytes) -> Callable[[Path], None]:
         def made(at: Path) -> None:
@@ -82,11 +82,11 @@ def _folders_of_models(folder: Path) -> None:
 
         return made
 
-    _model_folder(folder / "m_no_index", lambda made: (made / "model_index.json").unlink())
+    _model_folder(folder / "m_no_index", lambda path: (path / "model_index.json").unlink())
     _model_folder(folder / "m_cut_index", damage("model_index.json", b'{"format": 2, '))
     _model_folder(folder / "m_list_index", damage("model_index.json", b"[]"))
     _model_folder(folder / "m_cut_manifest", damage("target64.json", b'{"kind": "target", "sha256": '))
-    _model_folder(folder / "m_no_manifest", lambda made: (made / "target64.json").unlink())
+    _model_folder(folder / "m_no_manifest", lambda path: (path / "target64.json").unlink())
     _model_folder(folder / "m_cut_weights", damage("target.safetensors", b"short"))
     _model_folder(folder / "m_cut_graph", damage("target64.onnx", b"short"))
     _model_folder(folder / "m_cut_codebook", damage("codebook.npz", b"PK short"))
@@ -123,23 +123,23 @@ def _folders_of_models(folder: Path) -> None:
     for name in settings:
         put(f"m_setting_{name}", "target64.json", "settings", name, value="many")
 
-    def less(made: Path) -> None:
-        edit_json(made / "target64.json", lambda held: held["settings"].clear())
+    def less(path: Path) -> None:
+        edit_json(path / "target64.json", lambda document: document["settings"].clear())
 
     _model_folder(folder / "m_settings_empty", less)
     _model_folder(folder / "m_cut_grammar", damage("textured_scenes.json", b'{"concepts": '))
-    _model_folder(folder / "m_no_judge_reference", lambda made: (made / "judge_reference.npz").unlink())
+    _model_folder(folder / "m_no_judge_reference", lambda path: (path / "judge_reference.npz").unlink())
 
 
 def _checkpoints(folder: Path) -> None:
     import torch
 
-    def save(name: str, held: Any) -> None:
-        torch.save(held, folder / name)
+    def save(name: str, content: Any) -> None:
+        torch.save(content, folder / name)
 
-    def save_target(runs: str, **told: Any) -> None:
+    def save_target(runs: str, **config: Any) -> None:
         (folder / runs / "guided").mkdir(parents=True)
-        save(f"{runs}/guided/checkpoint.pt", {"config": {"kind": "target", **told}, "model": {}})
+        save(f"{runs}/guided/checkpoint.pt", {"config": {"kind": "target", **config}, "model": {}})
 
     wordless = {"decoder": asdict(replace(TARGET, grid_side=8)), "caption_dim": 8}
     save("tokenizer.pt", {"config": {"kind": "tokenizer", "vq": asdict(CONFIG)}, "model": {}})
@@ -162,9 +162,9 @@ def _checkpoints(folder: Path) -> None:
 
 def _shards(folder: Path) -> None:
     for name, shard in (("up", "../../../../etc/passwd"), ("root", "/etc/passwd"), ("folder", "..")):
-        made = folder / f"shards_{name}"
-        made.mkdir()
-        (made / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+        shard_folder = folder / f"shards_{name}"
+        shard_folder.mkdir()
+        (shard_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
     (folder / "shards_text").mkdir()
     (folder / "shards_text" / "model.safetensors.index.json").write_text("text")
     (folder / "shards_config").mkdir()
@@ -183,34 +183,34 @@ def _recorded(folder: Path) -> None:
     log = folder / "compared" / "drawings.jsonl"
 
     def edited(name: str, change: Callable[[dict[str, Any]], None], line: int = 1) -> None:
-        made = folder / f"log_{name}"
-        made.mkdir()
-        edit_log(log, lambda values: change(values[line]), to=made / "drawings.jsonl")
+        log_folder = folder / f"log_{name}"
+        log_folder.mkdir()
+        edit_log(log, lambda values: change(values[line]), to=log_folder / "drawings.jsonl")
 
     def put(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
-        return lambda held: held.__setitem__(key, value)
+        return lambda record: record.__setitem__(key, value)
 
     edited("seconds", put("seconds", -1.0))
     edited("seconds_text", put("seconds", "long"))
     (folder / "log_seconds_nan").mkdir()
     plain = log.read_text().replace('"seconds": ', '"seconds": NaN, "was": ', 1)
     (folder / "log_seconds_nan" / "drawings.jsonl").write_text(plain)
-    edited("token", lambda held: held["tokens"].__setitem__(0, 10**6))
-    edited("token_negative", lambda held: held["tokens"].__setitem__(0, -1))
-    edited("token_text", lambda held: held["tokens"].__setitem__(0, "a"))
-    edited("tokens_few", lambda held: held["tokens"].pop())
+    edited("token", lambda record: record["tokens"].__setitem__(0, 10**6))
+    edited("token_negative", lambda record: record["tokens"].__setitem__(0, -1))
+    edited("token_text", lambda record: record["tokens"].__setitem__(0, "a"))
+    edited("tokens_few", lambda record: record["tokens"].pop())
     edited("tokens_none", put("tokens", None))
     edited("passes", put("target_nfe", 0))
     edited("passes_text", put("target_nfe", "few"))
     edited("accepted", put("accepted", [-3]))
     edited("unknown_key", put("colour", "red"))
     edited("method", put("method", "nobody"))
-    edited("head", lambda held: [held.pop(key) for key in list(held) if key != "format"], line=0)
+    edited("head", lambda record: [record.pop(key) for key in list(record) if key != "format"], line=0)
     edited("seconds_huge", put("seconds", 1e308))
     edited("few_passes", put("target_nfe", 3))
     edited("batch", put("batch", -7))
     edited("device_seconds", put("device_seconds", -5))
-    edited("depths", lambda held: held["depths"].pop())
+    edited("depths", lambda record: record["depths"].pop())
     (folder / "log_edited").mkdir()
     (folder / "log_edited" / "drawings.jsonl").write_text(log.read_text().replace('"seed": 0', '"seed": 1', 1))
     (folder / "log_cut_line").mkdir()
@@ -240,9 +240,9 @@ def _recorded(folder: Path) -> None:
     costs = folder / "costs.json"
     costs.write_text(json.dumps(curve))
     for name, change in (
-        ("zero", lambda held: held["verify_ms"].__setitem__(0, [1, 0.0])),
-        ("falling", lambda held: held["verify_ms"].reverse()),
-        ("nan", lambda held: held["draft_ms"].__setitem__(0, [1, float("nan")])),
+        ("zero", lambda document: document["verify_ms"].__setitem__(0, [1, 0.0])),
+        ("falling", lambda document: document["verify_ms"].reverse()),
+        ("nan", lambda document: document["draft_ms"].__setitem__(0, [1, float("nan")])),
         ("text", put("verify_ms", "fast")),
         ("format", put("format", 99)),
         ("in_cycle", put("in_cycle", {})),

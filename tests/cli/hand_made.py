@@ -56,7 +56,7 @@ def write_judge(folder: Path, slots: Mapping[str, Sequence[str]] = TEXTURED_SLOT
     graph = GraphWriter("judge")
     pixels = graph.input("pixels", "float32", ("B", 3, 64, 64))
     areas = graph.node("Flatten", [graph.node("AveragePool", [pixels], kernel_shape=[16, 16], strides=[16, 16])])
-    for name, width in (*((slot, len(known)) for slot, known in slots.items()), ("features", FEATURES)):
+    for name, width in (*((slot, len(words)) for slot, words in slots.items()), ("features", FEATURES)):
         graph.node("MatMul", [areas, graph.constant(numbers(48, width), f"of_{name}")], name)
         graph.output(name, "float32", ("B", width))
     _store(graph, "judge", "judge", {"side": 64, "slots": list(slots)}, folder)

@@ -50,10 +50,10 @@ class Commands:
 
     def run(self, line: str, folder: Path, prepared: str = "", killed_at: Moment | None = None) -> Ended:
         """`underpaint LINE` in `folder`, after the preparation of that name, killed or to its end."""
-        asked = {"line": line, "folder": str(folder), "prepared": prepared, "killed_at": killed_at}
+        request = {"line": line, "folder": str(folder), "prepared": prepared, "killed_at": killed_at}
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write(json.dumps(asked) + "\n")
+        self._child.stdin.write(json.dumps(request) + "\n")
         self._child.stdin.flush()
         return Ended(*json.loads(self._child.stdout.readline()))
 
@@ -75,7 +75,7 @@ def _synthetic() -> Iterator[Patch]:
     from underpaint.runtime.evaluation import picture_judge
     from underpaint.runtime.pipeline import Pipeline
 
-    yield Pipeline, "open", staticmethod(lambda *given, **named: SyntheticPipeline())
+    yield Pipeline, "open", staticmethod(lambda *_, **__: SyntheticPipeline())
     yield picture_judge, "open_judge", lambda folder, index, entry, context: entry
 
 
@@ -84,7 +84,7 @@ def _known_curve() -> Iterator[Patch]:
     from underpaint.runtime.costs import machine_curve
 
     curve = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
-    yield machine_curve, "_measure", lambda *given: curve
+    yield machine_curve, "_measure", lambda *_: curve
 
 
 def _no_tensorrt() -> Iterator[Patch]:
@@ -93,7 +93,7 @@ def _no_tensorrt() -> Iterator[Patch]:
     from underpaint.runtime.engines import tensorrt_files, tensorrt_runtime
 
     yield tensorrt_files, "backend_module", lambda backend: SimpleNamespace(__version__="0.0")
-    yield EngineBuilder, "build", lambda *given: b"an engine" * 100
+    yield EngineBuilder, "build", lambda *_: b"an engine" * 100
     yield tensorrt_runtime, "gpu_name", lambda: "a stand-in"
 
 
@@ -108,7 +108,7 @@ def _tiny_recipes() -> Iterator[Patch]:
     from underpaint.models.vq import VQModel
     from underpaint.training import drawn, judge, pictures, textured_world
 
-    yield pictures, "load_sprites", lambda *given: made_up_sprites()
+    yield pictures, "load_sprites", lambda *_: made_up_sprites()
     yield textured_world, "WorldSettings", lambda sides: replace(SETTINGS, sides=sides)
     yield drawn, "CHUNK", 4
     yield checkpoints, "load_vq", lambda path: VQModel(SETTINGS.vq).eval()
@@ -128,13 +128,13 @@ PREPARED: dict[str, Callable[[], Iterator[Patch]]] = {
 
 
 def _kill_before(moment: Moment) -> None:
-    called, left = getattr(os, moment.call), [moment.turn]
+    called, calls_left = getattr(os, moment.call), [moment.turn]
 
-    def counted(*given: Any, **named: Any) -> Any:
-        left[0] -= 1
-        if not left[0]:
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls_left[0] -= 1
+        if not calls_left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
-        return called(*given, **named)
+        return called(*arguments, **named)
 
     setattr(os, moment.call, counted)
 
@@ -182,21 +182,21 @@ def _serve() -> None:
     import underpaint.export.checkpoint
     import underpaint.runtime.pipeline  # noqa: F401
 
-    for request in sys.stdin:
-        asked = json.loads(request)
-        if asked["prepared"] == "tiny_recipes":
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["prepared"] == "tiny_recipes":
             _draw_what_recipes_share()
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
             signal.alarm(SECONDS)  # ends a child that hangs, so that its test fails
             os.close(reading)
-            os._exit(_command(**asked, errors=writing))
+            os._exit(_command(**request, errors=writing))
         os.close(writing)
         with os.fdopen(reading, "rb") as stream:
-            said = stream.read().decode(errors="replace")
+            error_text = stream.read().decode(errors="replace")
         _, status = os.waitpid(child, 0)
-        print(json.dumps([os.waitstatus_to_exitcode(status), said]), flush=True)
+        print(json.dumps([os.waitstatus_to_exitcode(status), error_text]), flush=True)
 
 
 if __name__ == "__main__":

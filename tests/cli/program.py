@@ -51,11 +51,11 @@ def run_program(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ran
 @contextmanager
 def _forgetting() -> Iterator[None]:
     """Leave registries and loaded plug-ins as they are."""
-    held = [(registry._specs, {spec.name for spec in registry}) for registry in (RULES, POLICIES)]
+    snapshots = [(registry._specs, {spec.name for spec in registry}) for registry in (RULES, POLICIES)]
     try:
         yield
     finally:
-        for specs, before in held:
+        for specs, before in snapshots:
             for name in specs.keys() - before:
                 del specs[name]
         for name in [name for name in sys.modules if name.startswith("underpaint_plugin_")]:
@@ -64,30 +64,30 @@ def _forgetting() -> Iterator[None]:
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file and folder below `folder`, with its size and the time of its last change."""
-    found: dict[str, tuple[int, int]] = {}
+    states: dict[str, tuple[int, int]] = {}
     folders = [str(folder)]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
-                held = entry.stat(follow_symlinks=False)
-                found[entry.path] = held.st_size, held.st_mtime_ns
+                state = entry.stat(follow_symlinks=False)
+                states[entry.path] = state.st_size, state.st_mtime_ns
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
     start = len(str(folder)) + 1
-    return {path[start:]: held for path, held in found.items()}
+    return {path[start:]: state for path, state in states.items()}
 
 
 def subcommands(groups: bool = False) -> list[str]:
     """Every command of the program by its full name, as "train judge"; with `groups`, what holds commands too."""
-    found: list[str] = []
+    names: list[str] = []
 
     def visit(command: Any, name: str) -> None:
         for word in getattr(command, "commands", ()):
             below = command.get_command(None, word)
             full = f"{name} {word}".strip()
             if groups or not hasattr(below, "commands"):
-                found.append(full)
+                names.append(full)
             visit(below, full)
 
     visit(typer.main.get_command(app), "")
-    return found
+    return names

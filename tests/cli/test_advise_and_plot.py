@@ -45,12 +45,12 @@ def test_from_logits_to_advice_and_every_figure(
     text = run(advised)
     assert "times as fast" in text
     log = (tmp_path / "advised" / "results.jsonl").read_bytes()
-    told = json.loads(run(f"{advised} --json -"))
+    advice = json.loads(run(f"{advised} --json -"))
     assert (tmp_path / "advised" / "results.jsonl").read_bytes() == log, "the same command goes on with what is there"
-    speeds = [one["speedup"] for one in told["candidates"]]
+    speeds = [one["speedup"] for one in advice["candidates"]]
     assert speeds == sorted(speeds, reverse=True)
-    assert {one["what"] for one in told["changes"]} == {"bandwidth", "host", "drafter"}
-    assert all(one["token_bias"] == 0.0 for one in told["candidates"])
+    assert {one["what"] for one in advice["changes"]} == {"bandwidth", "host", "drafter"}
+    assert all(one["token_bias"] == 0.0 for one in advice["candidates"])
     bounded = json.loads(run(advised.replace("advised", "within --quality 0.3") + " --json -"))
     assert max(one["token_bias"] for one in bounded["candidates"]) <= 0.3
     run(SWEEP)
@@ -126,16 +126,16 @@ def test_the_round_trip_of_a_shipped_model_keeps_tokens_a_pass(tmp_path: Path) -
     params = SamplingParams(temperature=1.0)
     codebook = pipeline.tables.codebook
     recorder = Recorder(codebook, pipeline.tables.neighbours, 3, 256)
-    drawn = []
+    recordings = []
     for prompt in (
         "a woolly fox left of an outlined pumpkin, on green foliage",
         "a glossy panda left of a glossy fox, on ochre sand",
     ):
         condition = pipeline.condition(prompt)
         target, drafter = pipeline.target(condition, params).model, pipeline.drafter(params).model
-        drawn.append(record_image(target, drafter, noise_of(condition, 0), 3, greedy=False))
-        recorder.add_distributions(target.grid, *drawn[-1])
-    tokens, distributions, drafted = (np.stack(parts) for parts in zip(*drawn, strict=True))
+        recordings.append(record_image(target, drafter, noise_of(condition, 0), 3, greedy=False))
+        recorder.add_distributions(target.grid, *recordings[-1])
+    tokens, distributions, drafted = (np.stack(parts) for parts in zip(*recordings, strict=True))
     with np.errstate(divide="ignore"):
         logits, draft_logits = (np.maximum(np.log(one), -60.0).astype(np.float16) for one in (distributions, drafted))
     grid = np.array(pipeline.grid)
@@ -147,8 +147,8 @@ def test_the_round_trip_of_a_shipped_model_keeps_tokens_a_pass(tmp_path: Path) -
         codebook=codebook,
         grid=grid,
     )
-    own = trace_of_own([tmp_path / "own.npz"], SamplingParams(), None, 256)
-    models = replay(recorder.trace({})), replay(own)
+    own_trace = trace_of_own([tmp_path / "own.npz"], SamplingParams(), None, 256)
+    models = replay(recorder.trace({})), replay(own_trace)
     for policy, rule in (("eagle2", "point"), ("chain", "chain")):
         runs = [run_loop(one, make_scheme(one, policy, rule), 16, seed=5) for one in models]
         assert tokens_per_cycle(runs[1]).mean == pytest.approx(tokens_per_cycle(runs[0]).mean, rel=0.02)

@@ -30,10 +30,10 @@ def test_bad_input_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch, line
     assert not ran.crash, ran.crash
     assert ran.code == 2, (ran.code, ran.out, ran.err)
     assert listing(files) == before
-    told = ran.err.strip()
-    assert told.startswith("error: ") or _USAGE.match(told) or not told, told
-    assert told.count("error: ") <= 1, told
-    assert says in " ".join((told or ran.out).replace("\u2502", " ").split()), told
+    message = ran.err.strip()
+    assert message.startswith("error: ") or _USAGE.match(message) or not message, message
+    assert message.count("error: ") <= 1, message
+    assert says in " ".join((message or ran.out).replace("\u2502", " ").split()), message
     assert ran.cpu_seconds < MOST_SECONDS
     assert ran.seconds < HUNG_SECONDS
 

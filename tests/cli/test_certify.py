@@ -30,12 +30,12 @@ def test_a_failing_case_replays(tmp_path):
     assert "BIASED" in done.output
     assert "at node 0" in done.output
     assert "decides exactly as the known slip no-residual" in done.output
-    held = json.loads(out.read_text())
-    assert held["finding"]["node"] == 0
-    assert json.loads(certificate.read_text())["findings"][0]["case"] == held["case"]
+    failing_case = json.loads(out.read_text())
+    assert failing_case["finding"]["node"] == 0
+    assert json.loads(certificate.read_text())["findings"][0]["case"] == failing_case["case"]
     again = called("certify", "--replay", out)
     assert again.exit_code == 1
-    assert f"{held['finding']['total_variation']:.4g}" in again.output
+    assert f"{failing_case['finding']['total_variation']:.4g}" in again.output
     assert called("certify", "gallery:right", "--replay", out).exit_code == 0
     assert called("results", "validate", out, certificate).exit_code == 0
 
@@ -91,9 +91,9 @@ def test_results_are_ranked():
     rows = json.loads(called("results", "rank", *files, "--json", "-").output)
     assert rows == sorted(rows, key=lambda row: (-row["temperature"], -row["speedup"]))
     assert {side for row in rows for side, one in row["sides"].items() if one} == {"A", "B"}  # two processors
-    shown = called("results", "rank", *files)
-    assert shown.exit_code == 0
-    assert "A: speed-up" in shown.output
+    result = called("results", "rank", *files)
+    assert result.exit_code == 0
+    assert "A: speed-up" in result.output
 
 
 def test_bad_results_end_with_2(tmp_path):
@@ -205,8 +205,8 @@ def test_a_fault_after_the_first_call_is_named_with_its_case_and_ends_with_1(fol
     assert done.exit_code == 1, done.output
     assert "FAULTY" in done.output
     assert message in done.output
-    found = json.loads((folder / "failing-case.json").read_text())["finding"]
-    assert found["fault_noise"][1] < 0.25
+    finding = json.loads((folder / "failing-case.json").read_text())["finding"]
+    assert finding["fault_noise"][1] < 0.25
 
 
 def test_what_a_verifier_prints_stays_out_of_the_json(folder):
@@ -311,10 +311,10 @@ def test_a_case_is_shrunk_without_hypothesis(folder, monkeypatch):
     options = ("--drawn", "iid", "--cases", 1, "--shrink-seconds", 600, "--json", "found.json")
     done = called("certify", "mine.py:wrong", *options)
     assert done.exit_code == 1
-    (found,) = json.loads((folder / "found.json").read_text())["findings"]
-    assert found["shrunk"]
-    assert len(found["case"]["parents"]) == 3
-    assert found["case"]["vocab_size"] <= 3
+    (finding,) = json.loads((folder / "found.json").read_text())["findings"]
+    assert finding["shrunk"]
+    assert len(finding["case"]["parents"]) == 3
+    assert finding["case"]["vocab_size"] <= 3
 
 
 def test_a_boundary_ends_with_0_and_a_warning_and_with_1_if_strict(tmp_path):
@@ -352,10 +352,12 @@ def test_a_script_shows_the_bias_without_this_project(tmp_path, monkeypatch, nam
     script = (tmp_path / "case.py").read_text()
     assert "underpaint." not in script
     assert len(script.splitlines()) <= 35
-    shown = subprocess.run([sys.executable, "-I", "case.py"], capture_output=True, text=True, cwd=tmp_path, timeout=300)
-    assert shown.returncode == 0, shown.stderr
-    wanted, found = (eval(line[line.index("[") : line.index("]") + 1]) for line in shown.stdout.splitlines())
-    assert max(abs(one - other) for one, other in zip(wanted, found, strict=True)) > 0.05
+    process = subprocess.run(
+        [sys.executable, "-I", "case.py"], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert process.returncode == 0, process.stderr
+    expected, actual = (eval(line[line.index("[") : line.index("]") + 1]) for line in process.stdout.splitlines())
+    assert max(abs(one - other) for one, other in zip(expected, actual, strict=True)) > 0.05
 
 
 THEIRS = """

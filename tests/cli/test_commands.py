@@ -137,8 +137,8 @@ def test_compare_writes_figures_and_pictures(tmp_path):
     assert set(plain) >= {"command", "machine", "model"}
     assert plain["rows"][1]["accuracy_over_ar"] == plain["rows"][1]["accuracy_over_ar_high"] == 0.0
     assert {path.name for path in out.iterdir()} == {"gallery.png", "drawings.jsonl"}
-    for shown in ("eagle2", "1.00x", str(figures), str(out / "gallery.png")):
-        assert shown in result.stdout
+    for expected in ("eagle2", "1.00x", str(figures), str(out / "gallery.png")):
+        assert expected in result.stdout
 
 
 def test_compare_reports_on_other_prompts_than_settings_were_tuned_on(tmp_path):
@@ -166,13 +166,13 @@ def test_compare_of_given_prompts_with_a_setting_of_one_method(tmp_path):
 def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypatch):
     command = ("compare", *FEW, "--out", tmp_path)
     real = drawer.draw
-    drawn = []
+    drawings = []
 
     def stopping(*arguments):
-        drawn.append(real(*arguments))
-        if len(drawn) == 6:  # each of three methods warms up
+        drawings.append(real(*arguments))
+        if len(drawings) == 6:  # each of three methods warms up
             raise KeyboardInterrupt
-        return drawn[-1]
+        return drawings[-1]
 
     monkeypatch.setattr(drawer, "draw", stopping)
     stopped = called(*command)
@@ -180,18 +180,18 @@ def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypa
     assert "2 of 6 drawings are done; the same command continues" in stopped.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["drawings.jsonl"]
     monkeypatch.setattr(drawer, "draw", real)
-    held = (tmp_path / "drawings.jsonl").read_text()
+    before = (tmp_path / "drawings.jsonl").read_text()
     assert called(*command).exit_code == 0
-    assert (tmp_path / "drawings.jsonl").read_text().startswith(held)
+    assert (tmp_path / "drawings.jsonl").read_text().startswith(before)
     assert (tmp_path / "gallery.png").exists()
 
 
 def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
     assert called("compare", *FEW, "--out", tmp_path).exit_code == 0
-    held = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = ("compare", *FEW, "--temperature", "0.5", "--out", tmp_path)
     refused(called(*other), "differs in temperature")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == held
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert called(*other, "--fresh").exit_code == 0
 
 
@@ -227,23 +227,23 @@ def test_compare_refuses_a_folder_that_cannot_be_written(tmp_path):
 def test_methods_lists_every_registered_name_with_its_promise():
     result = called("methods", "--json", "-")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert [one["name"] for one in found["methods"]] == [one.name for one in METHODS]
-    assert [one["name"] for one in found["policies"]] == [one.name for one in POLICIES]
-    assert [one["name"] for one in found["rules"]] == [one.name for one in RULES]
-    assert all(one["promise"] in ("lossless", "bounded", "unbounded") and one["source"] for one in found["rules"])
-    assert all(one["source"] for one in found["policies"])
-    shown = called("methods").stdout
-    assert all(one.name in shown for one in METHODS)
+    listing = json.loads(result.stdout)
+    assert [one["name"] for one in listing["methods"]] == [one.name for one in METHODS]
+    assert [one["name"] for one in listing["policies"]] == [one.name for one in POLICIES]
+    assert [one["name"] for one in listing["rules"]] == [one.name for one in RULES]
+    assert all(one["promise"] in ("lossless", "bounded", "unbounded") and one["source"] for one in listing["rules"])
+    assert all(one["source"] for one in listing["policies"])
+    output = called("methods").stdout
+    assert all(one.name in output for one in METHODS)
 
 
 def test_distribution_prints_exact_figures():
     result = called("exact", "without_replacement", "--model", "peaked", "--json", "-")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["promise"] == "lossless"
-    assert found["total_variation"] < 1e-12
-    assert found["transport_gap"] > -1e-12
+    figures = json.loads(result.stdout)
+    assert figures["promise"] == "lossless"
+    assert figures["total_variation"] < 1e-12
+    assert figures["transport_gap"] > -1e-12
     relaxed = json.loads(called("exact", "lantern", "--set", "delta=0.3", "--policy", "eagle2", "--json", "-").stdout)
     assert relaxed["settings"]["delta"] == 0.3
     assert relaxed["total_variation"] > 1e-6

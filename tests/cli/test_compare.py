@@ -70,13 +70,13 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path):
     store = plan.open_log(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(plan, store, stop_after_two)
-    held = store.path.read_bytes()
-    store.path.write_bytes(held + b'{"method": "eag')  # what a killed process may leave
+    content = store.path.read_bytes()
+    store.path.write_bytes(content + b'{"method": "eag')  # what a killed process may leave
     resumed = plan.open_log(tmp_path)
     assert len(resumed) == 2
     run(plan, resumed, ignore)
     assert len(resumed) == plan.models[0].comparison.size
-    assert resumed.path.read_bytes().startswith(held)
+    assert resumed.path.read_bytes().startswith(content)
     assert [json.loads(line) for line in resumed.path.read_text().splitlines()]
     assert len(plan.open_log(tmp_path)) == plan.models[0].comparison.size
 
@@ -125,21 +125,21 @@ def test_at_temperature_zero_every_lossless_method_draws_what_ar_draws(tmp_path)
 def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
     plan = planned(["ar", "eagle2", "lantern"], prompts=4, seeds=2)
     store = finished(tmp_path, plan)
-    found = make_report(plan, store)
-    plain = to_results(plan, found, "a test")
+    report = make_report(plan, store)
+    plain = to_results(plan, report, "a test")
     assert validate(plain, schema()) == []
     assert set(plain) >= {"machine", "model", "settings", "rows"}
-    wanted = {
+    expected_fields = {
         *("method", "lossless", "target_nfe", "drafter_nfe", "tokens_per_cycle", "mean_depth", "seconds_per_image"),
         *("speedup", "speedup_low", "speedup_high", "prompt_accuracy", "frechet_distance", "frechet_floor"),
         *("identical_to_ar", "overhead_share"),
     }
-    assert all(set(row) >= wanted for row in plain["rows"])
+    assert all(set(row) >= expected_fields for row in plain["rows"])
     assert json.loads(json.dumps(plain)) == plain
-    base, eagle2, lantern = found.rows
+    base, eagle2, lantern = report.rows
     assert (base.speedup, base.target_nfe, base.drafter_nfe, base.tokens_per_cycle) == (1.0, 16.0, 0.0, 1.0)
     assert (base.lossless, eagle2.lossless, lantern.lossless) == (True, True, False)
-    for row in found.rows:
+    for row in report.rows:
         assert row.overhead_share + row.target_share + row.drafter_share == pytest.approx(1.0)
         cycle_ms = row.target_ms_per_cycle + row.drafter_ms_per_cycle + row.host_ms_per_cycle
         assert cycle_ms * row.target_nfe == pytest.approx(1e3 * row.seconds_per_image)
@@ -149,7 +149,7 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
         assert row.tokens_per_cycle == pytest.approx(15 / (row.target_nfe - 1), rel=0.2)
         assert row.identical_to_ar is None
         assert row.images == row.frechet_pictures == 8
-        accepted = found.acceptance[row.method]
+        accepted = report.acceptance[row.method]
         drawings = [one.drawing for one in store if one.drawing.method == row.method]
         assert accepted.sum() == pytest.approx(np.mean([sum(one.accepted) for one in drawings]))
     assert lantern.tokens_per_cycle > eagle2.tokens_per_cycle
@@ -158,21 +158,21 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
 def test_quality_beside_ar_is_paired_and_exact_where_tokens_are_equal(tmp_path):
     plan = planned(["ar", "eagle2", "lantern"], temperature=0.0, prompts=9)
     log = finished(tmp_path, plan)
-    told = []
-    found = make_report(plan, log, likelihood=True, report=lambda done, most: told.append((done, most)))
-    base, eagle2, lantern = found.rows
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    progress = []
+    report = make_report(plan, log, likelihood=True, report=lambda done, most: progress.append((done, most)))
+    base, eagle2, lantern = report.rows
+    assert progress == [(1, 3), (2, 3), (3, 3)]
     assert (eagle2.auc, eagle2.auc_low, eagle2.auc_high) == (0.5, 0.5, 0.5)
     assert eagle2.attribute_log_probability == base.attribute_log_probability < 0
     assert eagle2.log_likelihood == base.log_likelihood < 0
-    for row in found.rows:
+    for row in report.rows:
         for name in ("attribute_log_probability", "log_likelihood"):
             apart, low, high = (getattr(row, f"{name}_over_ar{end}") for end in ("", "_low", "_high"))
             assert apart == pytest.approx(getattr(row, name) - getattr(base, name))
             assert low <= apart <= high
     assert 0 <= lantern.auc_low <= lantern.auc <= lantern.auc_high <= 1
     assert lantern.log_likelihood != base.log_likelihood
-    assert validate(to_results(plan, found, "a test"), schema()) == []
+    assert validate(to_results(plan, report, "a test"), schema()) == []
     assert make_report(plan, log).rows[2].log_likelihood is None
 
 
@@ -196,12 +196,12 @@ def test_equal_pictures_of_a_prompt_count_once_in_the_distance(tmp_path):
 def test_speedup_is_a_ratio_of_sums_with_an_interval_around_it():
     rng = np.random.default_rng(5)
     base = 2.0 + 0.1 * rng.random(40)
-    own = 1.0 + 0.1 * rng.random(40)
-    gain = speedup(base, own)
-    assert gain.value == pytest.approx(base.sum() / own.sum())
+    method = 1.0 + 0.1 * rng.random(40)
+    gain = speedup(base, method)
+    assert gain.value == pytest.approx(base.sum() / method.sum())
     assert gain.low < gain.value < gain.high
     assert gain.high - gain.low < 0.1
-    assert speedup(base, own) == gain
+    assert speedup(base, method) == gain
     assert speedup([2.0], [1.0]) == (2.0, None, None)
     paired = np.linspace(1.0, 9.0, 30)
     assert speedup(paired * 2, paired).low == pytest.approx(2.0)
@@ -211,17 +211,19 @@ def test_a_difference_of_accuracies_is_paired_and_resamples_prompts():
     rng = np.random.default_rng(6)
     base = rng.random((1, 400)) < 0.8
     assert paired_difference(base, base) == (0.0, 0.0, 0.0)
-    own = base.copy()
-    own[0, :40] = ~own[0, :40]
-    found = paired_difference(base, own)
-    apart = own.astype(float) - base
-    assert found.value == pytest.approx(apart.mean())
+    method = base.copy()
+    method[0, :40] = ~method[0, :40]
+    difference = paired_difference(base, method)
+    apart = method.astype(float) - base
+    assert difference.value == pytest.approx(apart.mean())
     half = 1.96 * apart.std() / 20  # far below the 0.055 of two independent samples
-    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.004)
+    assert (difference.low, difference.high) == pytest.approx(
+        (difference.value - half, difference.value + half), abs=0.004
+    )
     # The same pictures under another seed are no news.
-    again = paired_difference(np.repeat(base, 3, axis=0), np.repeat(own, 3, axis=0))
-    assert again == pytest.approx(found)
-    assert paired_difference(base[:, :1], own[:, :1])[1:] == (None, None)
+    again = paired_difference(np.repeat(base, 3, axis=0), np.repeat(method, 3, axis=0))
+    assert again == pytest.approx(difference)
+    assert paired_difference(base[:, :1], method[:, :1])[1:] == (None, None)
 
 
 def test_a_method_without_cycles_has_no_split_of_them(tmp_path):
@@ -240,10 +242,10 @@ def test_accepted_cells_follow_the_cycles():
 
 def test_pictures_are_written_whole(tmp_path):
     plan = planned(["ar", "eagle2"], prompts=2)
-    found = make_report(plan, finished(tmp_path, plan))
+    report = make_report(plan, finished(tmp_path, plan))
     captions = [prompt.caption() for prompt in plan.models[0].comparison.conditions]
     gallery = tmp_path / "deep" / "gallery.png"
-    write_gallery(gallery, found.rows, found.gallery, captions, "title")
+    write_gallery(gallery, report.rows, report.gallery, captions, "title")
     assert gallery.read_bytes().startswith(b"\x89PNG")
     assert list(gallery.parent.iterdir()) == [gallery]
 

@@ -55,8 +55,8 @@ def test_two_processes_do_not_write_over_each_other(tmp_path, fresh):
     stored(tmp_path)
     one, other = (DrawingLog(tmp_path, SETTINGS, fresh=fresh) for _ in range(2))
     one.keep(DrawnJob(dataclasses.replace(DRAWING, seed=10)))
-    held = one.path.read_bytes()
+    before = one.path.read_bytes()
     with pytest.raises(RunLogInUse, match="written by another process"):
         other.keep(DrawnJob(dataclasses.replace(DRAWING, seed=20)))
-    assert one.path.read_bytes() == held
+    assert one.path.read_bytes() == before
     one.keep(DrawnJob(dataclasses.replace(DRAWING, seed=3)))

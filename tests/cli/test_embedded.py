@@ -89,7 +89,7 @@ def test_a_studio_opens_draws_and_judges(models):
     assert picture.shape == (64, 64, 3)
     judge = judge_of(pipeline)
     seen = judge.read(picture)
-    assert {slot: seen.values[slot] in known for slot, known in TEXTURED_SLOTS.items()} == dict.fromkeys(
+    assert {slot: seen.values[slot] in words for slot, words in TEXTURED_SLOTS.items()} == dict.fromkeys(
         TEXTURED_SLOTS, True
     )
     assert seen.features.shape == (judge.reference.features_a.shape[1],)
@@ -227,11 +227,11 @@ def test_a_damaged_drafter_is_refused_by_the_methods_that_draft_with_it(damaged:
 
 def test_a_judge_that_is_missing_stops_what_reports_quality_alone(damaged, tmp_path):
     remove_the_judge(damaged)
-    asked = [PROMPT, "--resolution", "64", "--out"]
-    refused = CliRunner().invoke(app, ["compare", *asked, str(tmp_path / "out")])
+    arguments = [PROMPT, "--resolution", "64", "--out"]
+    refused = CliRunner().invoke(app, ["compare", *arguments, str(tmp_path / "out")])
     assert refused.exit_code == 2, refused.output
     assert "no model file" in refused.stderr
     assert not (tmp_path / "out").exists()
-    drawn = CliRunner().invoke(app, ["generate", *asked, str(tmp_path / "picture.png")])
-    assert drawn.exit_code == 0, drawn.output
+    result = CliRunner().invoke(app, ["generate", *arguments, str(tmp_path / "picture.png")])
+    assert result.exit_code == 0, result.output
     assert (tmp_path / "picture.png").stat().st_size > 0

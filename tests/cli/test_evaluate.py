@@ -40,16 +40,16 @@ def synthetic(monkeypatch):
 
 @pytest.mark.usefixtures("synthetic")
 def test_figures_are_those_of_compare(tmp_path):
-    asked = ("--methods", "eagle2,lantern", "--prompts-count", 8, "--seeds", 2)
-    result = called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "jobs")
+    options = ("--methods", "eagle2,lantern", "--prompts-count", 8, "--seeds", 2)
+    result = called("evaluate", *options, "--jobs", 0, "--out", tmp_path / "jobs")
     assert result.exit_code == 0, result.output
-    assert called("compare", *asked, "--out", tmp_path / "alone").exit_code == 0
-    found = statistics(tmp_path / "jobs" / "evaluate.json")
-    assert found == statistics(tmp_path / "alone" / "compare.json")
-    assert all(row[name] is not None for row in found for name in ("auc", "log_likelihood"))
-    held = {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.jsonl")}
-    assert called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "jobs").exit_code == 0
-    assert {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.jsonl")} == held
+    assert called("compare", *options, "--out", tmp_path / "alone").exit_code == 0
+    rows = statistics(tmp_path / "jobs" / "evaluate.json")
+    assert rows == statistics(tmp_path / "alone" / "compare.json")
+    assert all(row[name] is not None for row in rows for name in ("auc", "log_likelihood"))
+    before = {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.jsonl")}
+    assert called("evaluate", *options, "--jobs", 0, "--out", tmp_path / "jobs").exit_code == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.jsonl")} == before
     assert len(list((tmp_path / "jobs" / "pictures").rglob("*.png"))) == 3 * 8 * 2
 
 
@@ -58,56 +58,56 @@ def test_figures_are_those_of_compare(tmp_path):
 @pytest.mark.parametrize("command", ["compare", "evaluate --jobs 0"])
 def test_likelihoods_are_told_unless_they_are_left_out(tmp_path, command, left_out):
     name, *more = command.split()
-    asked = (name, *more, "--methods", "eagle2", "--prompts-count", 2, "--out", tmp_path)
-    result = called(*asked, *(["--no-likelihood"] if left_out else []))
+    arguments = (name, *more, "--methods", "eagle2", "--prompts-count", 2, "--out", tmp_path)
+    result = called(*arguments, *(["--no-likelihood"] if left_out else []))
     assert result.exit_code == 0, result.output
     assert [row["log_likelihood"] is None for row in read_results(tmp_path / f"{name}.json")["rows"]] == [left_out] * 2
 
 
 @pytest.mark.usefixtures("synthetic")
 def test_figures_are_written_when_the_last_part_is_there(tmp_path):
-    asked = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
-    first = called(*asked, "--shard", "2/2")
+    arguments = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
+    first = called(*arguments, "--shard", "2/2")
     assert first.exit_code == 0, first.output
     assert "part 2 of 2 is drawn; 3 of 6 are missing" in first.stdout
     assert not (tmp_path / "evaluate.json").exists()
-    assert called(*asked, "--shard", "1/2").exit_code == 0
-    found = read_results(tmp_path / "evaluate.json")
-    assert found["drawn"] == {"processors": found["drawn"]["processors"], "repeated": 0, "differing": 0}
-    assert sum(found["drawn"]["processors"].values()) == 6
+    assert called(*arguments, "--shard", "1/2").exit_code == 0
+    results = read_results(tmp_path / "evaluate.json")
+    assert results["drawn"] == {"processors": results["drawn"]["processors"], "repeated": 0, "differing": 0}
+    assert sum(results["drawn"]["processors"].values()) == 6
 
 
 def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
-    asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
-    result = called(*asked, "--models", "a@64", "--models", "b@128")
+    arguments = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
+    result = called(*arguments, "--models", "a@64", "--models", "b@128")
     assert result.exit_code == 0, result.output
-    found = read_results(tmp_path / "evaluate.json")
-    assert found["kind"] == "merged"
-    assert [run["results"]["model"]["target"] for run in found["runs"]] == ["target64", "target128"]
+    results = read_results(tmp_path / "evaluate.json")
+    assert results["kind"] == "merged"
+    assert [run["results"]["model"]["target"] for run in results["runs"]] == ["target64", "target128"]
     assert called("results", "rank", tmp_path / "evaluate.json").exit_code == 0
 
 
 @pytest.mark.usefixtures("synthetic")
 def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeypatch):
-    asked = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
+    arguments = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
     real = workers.ThisProcess.run
 
     def stopping(self, jobs):
-        for place, found in enumerate(real(self, jobs)):
+        for place, result in enumerate(real(self, jobs)):
             if place == 4:
                 raise KeyboardInterrupt
-            yield found
+            yield result
 
     with monkeypatch.context() as patched:
         patched.setattr(workers.ThisProcess, "run", stopping)
-        stopped = called(*asked)
+        stopped = called(*arguments)
     assert stopped.exit_code == 130
     assert "the same command continues" in stopped.stderr
-    other = called(*asked, "--temperature", "0.5")
+    other = called(*arguments, "--temperature", "0.5")
     assert other.exit_code == 2
     assert "belongs to another comparison (it differs in temperature)" in other.stderr
-    assert called(*asked).exit_code == 0
+    assert called(*arguments).exit_code == 0
     assert len(list(tmp_path.glob("drawings-*.jsonl"))) == 2
 
 
@@ -118,21 +118,21 @@ CURVE = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], 
 def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_path, monkeypatch):
     measured = []
 
-    def measure(*given):
+    def measure(*_):
         measured.append(1)
         return parse_cost_curve(json.dumps({**CURVE, "overhead_ms": len(measured)}).encode(), Path("costs.json"))
 
     monkeypatch.setattr(worker_costs, "curve_of", measure)
-    asked = ("evaluate", "--methods", "roofline", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path / "x")
-    first = called(*asked, "--shard", "1/2")
+    arguments = ("evaluate", "--methods", "roofline", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path / "x")
+    first = called(*arguments, "--shard", "1/2")
     assert first.exit_code == 0, first.output
     assert "measuring what passes cost" in first.stderr
     (curve,) = (tmp_path / "x").glob("costs-*.json")
-    held = curve.read_bytes()
-    assert called(*asked, "--shard", "2/2").exit_code == 0
-    assert (measured, curve.read_bytes()) == ([1], held)
+    content = curve.read_bytes()
+    assert called(*arguments, "--shard", "2/2").exit_code == 0
+    assert (measured, curve.read_bytes()) == ([1], content)
     config = read_results(tmp_path / "x" / "evaluate.json")["settings"]["methods"]["roofline"]
-    assert config["cost_curve"] == hashlib.sha256(held).hexdigest()
+    assert config["cost_curve"] == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.usefixtures("synthetic")
@@ -163,8 +163,18 @@ def test_bad_input_is_refused_before_any_work(tmp_path, arguments, message):
 def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path, small_models):
     """A worker dies and its job is drawn again; then the whole run dies, and the same command goes on."""
 
-    asked = (*SMALL, "--models", str(small_models))
-    command = [sys.executable, "-m", "underpaint", "evaluate", *asked, "--jobs", "2", "--out", str(tmp_path / "killed")]
+    options = (*SMALL, "--models", str(small_models))
+    command = [
+        sys.executable,
+        "-m",
+        "underpaint",
+        "evaluate",
+        *options,
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path / "killed"),
+    ]
 
     def finished():
         return sum(path.read_bytes().count(b"\n") - 1 for path in (tmp_path / "killed").glob("drawings-*.jsonl"))
@@ -183,13 +193,13 @@ def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path, small_
     running.wait()
     assert 5 <= finished() < 32
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    assert called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "whole").exit_code == 0
+    assert called("evaluate", *options, "--jobs", 0, "--out", tmp_path / "whole").exit_code == 0
     assert statistics(tmp_path / "killed" / "evaluate.json") == statistics(tmp_path / "whole" / "evaluate.json")
 
 
 def children_of(pid):
     """Worker processes of a process: those that multiprocessing spawned."""
-    found = []
+    children = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(status.read_text().rpartition(")")[2].split()[1])
@@ -197,13 +207,13 @@ def children_of(pid):
         except OSError:
             continue
         if parent == pid and b"spawn_main" in words:
-            found.append(int(status.parent.name))
-    return sorted(found)
+            children.append(int(status.parent.name))
+    return sorted(children)
 
 
 def test_an_evaluation_becomes_a_page(tmp_path, small_models):
-    asked = ("--methods", "eagle2", "--resolution", 64, "--prompts-count", 1, "--jobs", 0, "--out", tmp_path)
-    assert called("evaluate", *asked, "--models", small_models).exit_code == 0
+    options = ("--methods", "eagle2", "--resolution", 64, "--prompts-count", 1, "--jobs", 0, "--out", tmp_path)
+    assert called("evaluate", *options, "--models", small_models).exit_code == 0
     result = called("report", tmp_path)
     assert result.exit_code == 0, result.output
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -220,8 +230,8 @@ def test_an_evaluation_becomes_a_page(tmp_path, small_models):
 
 def test_a_page_shows_one_model(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
-    asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
-    assert called(*asked, "--models", "a@64", "--models", "b@128").exit_code == 0
+    arguments = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
+    assert called(*arguments, "--models", "a@64", "--models", "b@128").exit_code == 0
     refused = called("report", tmp_path)
     assert refused.exit_code == 2
     assert "expected results of one model" in refused.output

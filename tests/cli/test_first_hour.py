@@ -81,9 +81,9 @@ def test_the_default_method_is_lossless_and_the_relaxed_picture_of_the_tutorial_
 
 
 def test_a_pipeline_and_a_report_are_readable(pipeline, report):
-    shown = repr(pipeline)
-    assert len(shown) < 300
-    assert all(part in shown for part in ("64 px", "target64", "drafter64", "4,096 codes", "cpu"))
+    text = repr(pipeline)
+    assert len(text) < 300
+    assert all(part in text for part in ("64 px", "target64", "drafter64", "4,096 codes", "cpu"))
     lines = repr(report).splitlines()
     assert lines[0].split()[:2] == ["method", "lossless"]
     assert [line.split()[:2] for line in lines[1:]] == [["ar", "yes"], ["jacobi-lookup", "yes"], ["zipar", "no"]]
@@ -91,9 +91,9 @@ def test_a_pipeline_and_a_report_are_readable(pipeline, report):
 
 def test_a_notebook_shows_a_drawing_as_its_picture(pipeline):
     drawing = underpaint.draw(pipeline, PROMPT, temperature=0)
-    shown = Image.open(io.BytesIO(drawing._repr_png_()))
-    assert shown.size == (64, 64)
-    assert (pipeline.picture(drawing.tokens_array()) == shown).all()
+    image = Image.open(io.BytesIO(drawing._repr_png_()))
+    assert image.size == (64, 64)
+    assert (pipeline.picture(drawing.tokens_array()) == image).all()
     assert len(repr(drawing)) < 300
     assert "by jacobi-lookup, seed 0: 64 tokens" in repr(drawing)
     copied = pickle.loads(pickle.dumps(drawing))

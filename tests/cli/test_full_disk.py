@@ -111,9 +111,9 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
     assert not ran.crash, ran.crash
     assert ran.code == 2, (ran.out, ran.err)
     assert "File too large; make room there" in ran.err
-    left = sorted(listing(files).keys() - before.keys())
-    assert [name for name in left if not name.endswith((".png", ".json"))] == kept
-    assert not [name for name in left if name.endswith(".part")]
+    new_paths = sorted(listing(files).keys() - before.keys())
+    assert [name for name in new_paths if not name.endswith((".png", ".json"))] == kept
+    assert not [name for name in new_paths if name.endswith(".part")]
     assert run_program(line, files, monkeypatch).code == 0
 
 
@@ -154,15 +154,15 @@ def test_a_disk_that_is_full_once_the_work_is_done_is_told(
     ran = limited(line, files, monkeypatch, 1)
     assert not ran.crash, ran.crash
     assert ran.code == 2, (ran.out, ran.err)
-    (said,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
-    assert said.count("make room there") == 1
-    assert "Errno" not in said
+    (error_line,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert error_line.count("make room there") == 1
+    assert "Errno" not in error_line
     after = listing(files)
-    made = {name for name in after.keys() - before.keys() if (files / name).is_file()}
-    logs = {name for name in made if Path(name).match("jobs/drawings-*.jsonl")} if kept is None else set(kept)
-    assert made <= logs
+    new_files = {name for name in after.keys() - before.keys() if (files / name).is_file()}
+    logs = {name for name in new_files if Path(name).match("jobs/drawings-*.jsonl")} if kept is None else set(kept)
+    assert new_files <= logs
     assert {name: after[name] for name in before if (files / name).is_file()} == {
-        name: held for name, held in before.items() if (files / name).is_file()
+        name: state for name, state in before.items() if (files / name).is_file()
     }
 
 
@@ -175,18 +175,18 @@ def test_a_disk_that_fills_up_in_a_training_keeps_the_last_checkpoint(
     line = "train judge --steps {} --out x"
     first = limited(line.format(2), tmp_path, monkeypatch, SOME_ROOM)
     assert (first.code, first.crash) == (2, "")
-    (said,) = [line for line in first.err.splitlines() if line.startswith("error: ")]
-    assert "x/checkpoint.pt could not be written" in said
-    assert "nothing was kept before" in said
+    (error_line,) = [line for line in first.err.splitlines() if line.startswith("error: ")]
+    assert "x/checkpoint.pt could not be written" in error_line
+    assert "nothing was kept before" in error_line
     assert [name for name in listing(tmp_path) if name != "x"] == []
     assert run_program(line.format(1), tmp_path, monkeypatch).code == 0
-    held = (tmp_path / "x" / "checkpoint.pt").read_bytes()
-    assert len(held) > SOME_ROOM
+    checkpoint = (tmp_path / "x" / "checkpoint.pt").read_bytes()
+    assert len(checkpoint) > SOME_ROOM
     again = limited(line.format(3), tmp_path, monkeypatch, SOME_ROOM)
     assert (again.code, again.crash) == (2, "")
     assert "the checkpoint before it is kept" in again.err
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["checkpoint.pt"]
-    assert (tmp_path / "x" / "checkpoint.pt").read_bytes() == held
+    assert (tmp_path / "x" / "checkpoint.pt").read_bytes() == checkpoint
     done = run_program(line.format(3), tmp_path, monkeypatch)
     assert done.code == 0
     assert "3 steps, finished" in done.out
@@ -203,7 +203,7 @@ def test_a_disk_that_fills_up_while_pictures_are_encoded_is_told(
     torch.save(saved, tmp_path / "tokenizer.pt")
     ran = limited("train superres --tokenizer tokenizer.pt --tokens codes --out x", tmp_path, monkeypatch, SOME_ROOM)
     assert (ran.code, ran.crash) == (2, "")
-    (said,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
-    assert "codes/train_64.codes" in said
-    assert "make room there" in said
+    (error_line,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert "codes/train_64.codes" in error_line
+    assert "make room there" in error_line
     assert not (tmp_path / "x" / "checkpoint.pt").exists()

@@ -47,8 +47,8 @@ def test_any_setting_is_taken_or_refused(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from(sorted(METHODS, key=lambda one: one.name)))
     temperature = data.draw(st.sampled_from([0.0, 1.0]))
     preset = data.draw(st.sampled_from(PRESETS))
-    known = names_of(spec.preset(preset).at(temperature).to_dict())
-    name = data.draw(st.one_of(st.sampled_from(known), st.text(max_size=8)))
+    names = names_of(spec.preset(preset).at(temperature).to_dict())
+    name = data.draw(st.one_of(st.sampled_from(names), st.text(max_size=8)))
     pipeline = SyntheticPipeline()
     with suppress(ValueError, OSError):
         config = resolve(spec.name, temperature, None, [f"{name}={data.draw(TEXTS)}"], preset)
@@ -56,21 +56,21 @@ def test_any_setting_is_taken_or_refused(data: st.DataObject) -> None:
         method.open(pipeline, PROMPT, pipeline.sampling)
 
 
-def places_in(held: Any) -> Iterator[tuple[Any, ...]]:
+def places_in(node: Any) -> Iterator[tuple[Any, ...]]:
     """The keys to every value of a JSON text."""
-    children = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, list) else ()
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in children:
         yield (key,)
         yield from ((key, *below) for below in places_in(value))
 
 
-def changed(held: Any, place: tuple[Any, ...], value: Any) -> None:
+def changed(container: Any, place: tuple[Any, ...], value: Any) -> None:
     for key in place[:-1]:
-        held = held[key]
+        container = container[key]
     if value is REMOVED:
-        del held[place[-1]]
+        del container[place[-1]]
     else:
-        held[place[-1]] = value
+        container[place[-1]] = value
 
 
 REMOVED = object()
@@ -78,21 +78,21 @@ REMOVED = object()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("models")
+    models = tmp_path_factory.mktemp("models")
     for path in FOLDER.iterdir():
         if path.suffix == ".json":
-            shutil.copy(path, made / path.name)
+            shutil.copy(path, models / path.name)
         elif path.suffix in (".onnx", ".npz", ".safetensors"):
-            (made / path.name).symlink_to(path)
-    return made
+            (models / path.name).symlink_to(path)
+    return models
 
 
 def mutated(data: st.DataObject, path: Path) -> None:
     """Put any value in any place of a JSON file, or take it away."""
-    held = json.loads((FOLDER / path.name).read_text())
-    place = data.draw(st.sampled_from(sorted(places_in(held), key=str)))
-    changed(held, place, data.draw(st.one_of(VALUES, st.just(REMOVED))))
-    path.write_text(json.dumps(held))
+    document = json.loads((FOLDER / path.name).read_text())
+    place = data.draw(st.sampled_from(sorted(places_in(document), key=str)))
+    changed(document, place, data.draw(st.one_of(VALUES, st.just(REMOVED))))
+    path.write_text(json.dumps(document))
 
 
 @given(st.data())
@@ -112,10 +112,10 @@ def test_any_manifest_or_index_is_read_or_refused(folder: Path, data: st.DataObj
 @settings(max_examples=25)
 def test_any_manifest_opens_or_is_refused(folder: Path, data: st.DataObject) -> None:
     path = folder / data.draw(st.sampled_from(["target64.json", "drafter64.json", "judge.json", "vq_decoder.json"]))
-    held = json.loads((FOLDER / path.name).read_text())
+    manifest = json.loads((FOLDER / path.name).read_text())
     try:
-        held["settings"][data.draw(st.sampled_from(sorted(held["settings"])))] = data.draw(VALUES)
-        path.write_text(json.dumps(held))
+        manifest["settings"][data.draw(st.sampled_from(sorted(manifest["settings"])))] = data.draw(VALUES)
+        path.write_text(json.dumps(manifest))
         with suppress(ManifestError, EngineError):
             Pipeline.open(folder, resolution=64)
     finally:

@@ -16,8 +16,8 @@ def test_a_gallery_of_many_prompts_shows_the_first(tmp_path, monkeypatch):
     for count in (1, 2, 5):
         path = tmp_path / f"{count}.png"
         write_gallery(path, [row], {"ar": [picture] * count}, ["a fox"] * count, "title")
-        with Image.open(path) as drawn:
-            widths.append(drawn.width)
+        with Image.open(path) as image:
+            widths.append(image.width)
     assert widths[0] < widths[1] == widths[2]
 
 
@@ -26,7 +26,7 @@ def test_a_long_caption_stays_clear_of_the_heading(tmp_path):
     caption = "a glossy tropical fish behind an outlined elephant, with a soccer ball, " * 2
     path = tmp_path / "gallery.png"
     write_gallery(path, [row], {"ar": [np.full((8, 8, 3), 255, np.uint8)]}, [caption], "title")
-    with Image.open(path) as drawn:
-        ink = np.asarray(drawn.convert("L")) < 200
+    with Image.open(path) as image:
+        ink = np.asarray(image.convert("L")) < 200
     heading, captions = ink[: ink.shape[0] // 4, :160].any(1).nonzero()[0], ink[:, 310:].any(1).nonzero()[0]
     assert heading.max() < captions.min()

@@ -38,11 +38,11 @@ def test_several_prompts_and_seeds_go_into_a_folder_with_their_tokens(here: Path
     ]
     assert "panda-above" in pictures[2].name
     for path in pictures:
-        held = json.loads(path.with_suffix(".json").read_text())
-        assert path.name.endswith(f"seed{held['seed']}.png")
-        alone = called("generate", held["prompt"], "--seed", held["seed"], "--out", "alone.png", "--save-tokens")
+        record = json.loads(path.with_suffix(".json").read_text())
+        assert path.name.endswith(f"seed{record['seed']}.png")
+        alone = called("generate", record["prompt"], "--seed", record["seed"], "--out", "alone.png", "--save-tokens")
         assert alone.exit_code == 0, alone.output
-        assert json.loads((here / "alone.json").read_text())["tokens"] == held["tokens"]
+        assert json.loads((here / "alone.json").read_text())["tokens"] == record["tokens"]
         assert np.array_equal(np.asarray(Image.open("alone.png")), np.asarray(Image.open(path)))
 
 
@@ -57,20 +57,20 @@ def test_two_comparisons_in_a_row_do_not_refuse_each_other(here: Path) -> None:
         done = called("compare", "--methods", "eagle2", "--prompts-count", 1, *options)
         assert done.exit_code == 0, done.output
     assert len(list(here.glob("runs/compare/*/compare.json"))) == 2
-    told = called("compare", "--methods", "eagle2", "--prompts-count", 1, "--json", "-")
-    assert json.loads(told.stdout)["settings"]["temperature"] == 1.0
+    result = called("compare", "--methods", "eagle2", "--prompts-count", 1, "--json", "-")
+    assert json.loads(result.stdout)["settings"]["temperature"] == 1.0
 
 
 def test_a_sweep_takes_the_same_options(here: Path) -> None:
-    held = []
+    results = []
     for skip in (0, 1):
         done = called(
             *("sweep", "--vary", "lantern.delta=0.1,0.3", "--prompts-count", 1, "--prompts-skip", skip, "--json", "-")
         )
         assert done.exit_code == 0, done.output
-        held.append(json.loads(done.stdout))
-    assert held[0]["settings"]["prompts"] != held[1]["settings"]["prompts"]
-    assert [row["variant_of"] for row in held[0]["rows"]] == ["ar", "lantern", "lantern"]
+        results.append(json.loads(done.stdout))
+    assert results[0]["settings"]["prompts"] != results[1]["settings"]["prompts"]
+    assert [row["variant_of"] for row in results[0]["rows"]] == ["ar", "lantern", "lantern"]
     assert len(list(here.glob("runs/sweep/*/pareto.png"))) == 2
 
 
@@ -96,9 +96,9 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_written(
 def test_the_vocabulary_and_random_prompts() -> None:
     words = {row["slot"]: row for row in json.loads(called("prompts", "--format", "json").stdout)}
     assert next(iter(THINGS)) in " ".join(row["words"] for row in words.values())
-    drawn = called("prompts", "--random", 5, "--seed", 1).stdout.splitlines()
-    assert len(drawn) == 5
-    for text in drawn:
+    prompts = called("prompts", "--random", 5, "--seed", 1).stdout.splitlines()
+    assert len(prompts) == 5
+    for text in prompts:
         assert parse_textured(text).caption() == text
-    assert called("prompts", "--random", 5, "--seed", 1).stdout.splitlines() == drawn
+    assert called("prompts", "--random", 5, "--seed", 1).stdout.splitlines() == prompts
     assert "woolly" in called("prompts").stdout

@@ -43,8 +43,8 @@ def test_a_killed_comparison_goes_on(
     line = f"{command} --models {small_models} --prompts-count 12 --resolution 64 --out x"
     log = tmp_path / "x" / "drawings.jsonl"
     kill_when(start(["-m", "underpaint", *line.split()], tmp_path), lambda: lines_of(log) >= 3)
-    held = log.read_bytes()
-    whole = held[: held.rfind(b"\n") + 1]
+    content = log.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
     ran = run_program(line, tmp_path, monkeypatch)
     assert ran.code == 0, ran.err
     assert log.read_bytes().startswith(whole)

@@ -114,14 +114,14 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands read."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n")
-    wanted = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a woolly fox, an owl"}\n'
-    (folder / "prompts.jsonl").write_text(wanted)
+    prompt_line = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a woolly fox, an owl"}\n'
+    (folder / "prompts.jsonl").write_text(prompt_line)
     save_target(folder / "target.pt", tiny_target())
     save_llamagen(folder / "c2i.pt", captions=False)
     save_vq(folder / "vq.pt")
-    held = torch.load(folder / "vq.pt", weights_only=True)["model"]
-    told = {"step": 3, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
-    torch.save({"config": {"kind": "tokenizer"}, "model": held, "raw": held, **told}, folder / "tokenizer.pt")
+    weights = torch.load(folder / "vq.pt", weights_only=True)["model"]
+    state = {"step": 3, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
+    torch.save({"config": {"kind": "tokenizer"}, "model": weights, "raw": weights, **state}, folder / "tokenizer.pt")
     save_exportable(folder / RUNS)
     curve = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]}
     (folder / "costs.json").write_text(json.dumps(curve))
@@ -152,14 +152,14 @@ def test_a_killed_command_leaves_nothing_half_written_and_works_again(
     assert killed.code == -signal.SIGKILL, killed.err
     after = listing(work)
     assert {name: after[name] for name in before if Path(name).suffix} == {
-        name: found for name, found in before.items() if Path(name).suffix
+        name: state for name, state in before.items() if Path(name).suffix
     }
-    made = [name for name in after.keys() - before.keys() if (work / name).is_file()]
-    visible = [name for name in made if not any(part[0] == "." for part in Path(name).parts)]
-    unasked = [name for name in visible if not any(Path(name).match(kept) for kept in case.kept)]
+    new_files = [name for name in after.keys() - before.keys() if (work / name).is_file()]
+    visible = [name for name in new_files if not any(part[0] == "." for part in Path(name).parts)]
+    unasked = [name for name in visible if not any(Path(name).match(pattern) for pattern in case.kept)]
     assert unasked == []
     again = commands.run(line, work, case.prepared)
     assert again.code == (1 if line.startswith("certify") else 0), again.err
-    for wanted in case.written:
-        assert list(work.glob(wanted)), wanted
+    for output_pattern in case.written:
+        assert list(work.glob(output_pattern)), output_pattern
     assert hidden(work) == []

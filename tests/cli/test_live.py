@@ -36,8 +36,8 @@ def test_generate_draws_a_picture_of_a_live_model(emu3, tmp_path, monkeypatch):
     done = run_program(command, tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
     assert (tmp_path / "fox.png").is_file()
-    told = json.loads((tmp_path / "fox.json").read_text())
-    assert len(told["tokens"]) == SIDE * SIDE
+    record = json.loads((tmp_path / "fox.json").read_text())
+    assert len(record["tokens"]) == SIDE * SIDE
 
 
 def test_generate_and_evaluate_draw_batches(emu3, tmp_path, monkeypatch):
@@ -69,12 +69,12 @@ def test_certify_judges_methods_on_a_live_model(emu3, tmp_path, monkeypatch):
     common = f"certify --live {emu3} --grid 2 --top-k 2 --methods speculative,eagle2 --json out.json"
     done = run_program(common, tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
-    told = json.loads((tmp_path / "out.json").read_text())
-    assert [(row["method"], row["verdict"], row["pictures"]) for row in told["rows"]] == [
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert [(row["method"], row["verdict"], row["pictures"]) for row in results["rows"]] == [
         ("speculative", "lossless", 16),
         ("eagle2", "lossless", 16),
     ]
-    assert told["random_drafter"]
+    assert results["random_drafter"]
     done = run_program(f"certify --live {emu3} --grid 8 --top-k 2", tmp_path, monkeypatch)
     assert done.code == 2
     assert "got 2^64 = 18,446,744,073,709,551,616" in " ".join(done.err.split())
@@ -88,9 +88,9 @@ def test_compare_holds_lossless_methods_to_plain_decoding(emu3, tmp_path, monkey
     )
     done = run_program(command, tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
-    told = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert [row["identical_to_ar"] for row in told["rows"]] == [1.0, 1.0, 1.0]
-    assert told["model"]["engine"] == "live"
+    results = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [row["identical_to_ar"] for row in results["rows"]] == [1.0, 1.0, 1.0]
+    assert results["model"]["engine"] == "live"
     again = run_program(command, tmp_path, monkeypatch)
     assert again.code == 0
     assert "nothing left to draw" in again.err + again.out
@@ -146,8 +146,8 @@ def test_prompts_that_do_not_fit_are_refused(emu3, tmp_path, monkeypatch, prompt
 def test_without_methods_a_live_model_is_compared_by_those_that_need_no_drafter(emu3, tmp_path, monkeypatch):
     done = run_program(f"compare {PROMPT} --live {emu3} --grid 6x6 --temperature 0 --out out", tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
-    told = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert [row["method"] for row in told["rows"]] == ["ar", "sjd", "scd-maximal", "jacobi-lookup"]
+    results = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [row["method"] for row in results["rows"]] == ["ar", "sjd", "scd-maximal", "jacobi-lookup"]
 
 
 def test_a_model_without_a_picture_decoder_says_where_its_tokens_are(tmp_path, monkeypatch):

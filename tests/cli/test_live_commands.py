@@ -48,9 +48,9 @@ def drafter(emu3: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drafter")
     live = open_live(emu3, grid=f"{SIDE}x{SIDE}").live
     codes = np.random.default_rng(0).integers(live.codes, size=(3, live.grid.cells))
-    drawn = DrawnPictures(tuple((0, 100 + word, 121) for word in range(3)), codes)
+    pictures = DrawnPictures(tuple((0, 100 + word, 121) for word in range(3)), codes)
     settings = DrafterSettings(batch=2, passes=1, validated=1, validated_passes=1)
-    train_live_drafter(live, drawn, folder, settings=settings, loop=LoopSettings(steps=1, learning_rate=1e-3))
+    train_live_drafter(live, pictures, folder, settings=settings, loop=LoopSettings(steps=1, learning_rate=1e-3))
     return folder
 
 
@@ -64,8 +64,8 @@ def test_sweep_plots_a_live_model_by_what_the_target_itself_holds_likely(emu3, t
     (tmp_path / "prompts.txt").write_text(f"{PROMPT}\n0,99,121\n")
     vary = "--vary zipar.window=1,3 --vary sjd.window=4 --prompts prompts.txt"
     run_live(f"sweep {vary} --temperature 1 --out out", emu3, tmp_path, monkeypatch)
-    told = json.loads((tmp_path / "out" / "sweep.json").read_text())
-    rows = {row["method"]: row for row in told["rows"]}
+    results = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    rows = {row["method"]: row for row in results["rows"]}
     assert set(rows) == {"ar", "zipar window=1", "zipar window=3", "sjd window=4"}
     assert all(row["log_likelihood"] < 0 for row in rows.values())
     assert any(row["pareto"] for row in rows.values())
@@ -73,10 +73,10 @@ def test_sweep_plots_a_live_model_by_what_the_target_itself_holds_likely(emu3, t
 
 
 def test_evaluate_draws_a_live_model(emu3, drafter, tmp_path, monkeypatch):
-    asked = f"evaluate {PROMPT} --methods eagle2 --temperature 0 --drafter {drafter} --jobs 0 --out out"
-    run_live(asked, emu3, tmp_path, monkeypatch)
-    told = json.loads((tmp_path / "out" / "evaluate.json").read_text())
-    assert [row["identical_to_ar"] for row in told["rows"]] == [1.0, 1.0]
+    arguments = f"evaluate {PROMPT} --methods eagle2 --temperature 0 --drafter {drafter} --jobs 0 --out out"
+    run_live(arguments, emu3, tmp_path, monkeypatch)
+    results = json.loads((tmp_path / "out" / "evaluate.json").read_text())
+    assert [row["identical_to_ar"] for row in results["rows"]] == [1.0, 1.0]
     assert len(list((tmp_path / "out" / "pictures").rglob("*.png"))) == 2
 
 
@@ -101,20 +101,20 @@ def test_trace_premises_and_costs_of_a_live_model(emu3, drafter, tmp_path, monke
     assert "overlap of drafter and target, 1 past the root" in figures
     assert any("cells" in figure for figure in figures)  # read in pictures of the model's own decoder
     done = run_live(f"costs {with_drafter} --export c.json", emu3, tmp_path, monkeypatch)
-    told = json.loads((tmp_path / "c.json").read_text())
-    assert told["model"] == {"target": "emu3", "drafter": "drafter", "rows": 2}
-    assert set(told["measured_on"]["sha256"]) == {"emu3", "drafter"}
+    curve = json.loads((tmp_path / "c.json").read_text())
+    assert curve["model"] == {"target": "emu3", "drafter": "drafter", "rows": 2}
+    assert set(curve["measured_on"]["sha256"]) == {"emu3", "drafter"}
     assert "Kept in" in done.out + done.err
 
 
 def test_another_set_of_weights_is_another_run(emu3, tmp_path, monkeypatch):
-    asked = f"compare {PROMPT} --methods sjd --temperature 0 --no-likelihood --out out"
-    run_live(asked, emu3, tmp_path, monkeypatch)
+    arguments = f"compare {PROMPT} --methods sjd --temperature 0 --no-likelihood --out out"
+    run_live(arguments, emu3, tmp_path, monkeypatch)
     model = MODELS["emu3"]().model
     with torch.no_grad():
         model.model.text_model.layers[0].mlp.up_proj.weight[0, 0] += 0.01
     model.save_pretrained(tmp_path / "tuned")
-    command = f"{asked} --live tuned --grid {SIDE}x{SIDE}"
+    command = f"{arguments} --live tuned --grid {SIDE}x{SIDE}"
     done = run_program(command, tmp_path, monkeypatch)
     assert (done.code, done.crash) == (2, ""), done
 
@@ -124,13 +124,13 @@ def test_check_compares_passes_of_a_live_model(emu3, tmp_path, monkeypatch):
     monkeypatch.setattr(invariance, "ROWS", (1, 2))
     for dtype, precision in (("float32", "fp32"), ("bfloat16", "bf16")):
         run_live(f"check --invariance --dtype {dtype} --json {dtype}.json", emu3, tmp_path, monkeypatch)
-        told = json.loads((tmp_path / f"{dtype}.json").read_text())
-        assert (told["model"]["target"], told["model"]["engine"]) == ("emu3", "live")
-        assert {one["precision"] for one in told["passes"]} == {precision}
-        wide = [one for one in told["passes"] if one["count"] == 8]
+        results = json.loads((tmp_path / f"{dtype}.json").read_text())
+        assert (results["model"]["target"], results["model"]["engine"]) == ("emu3", "live")
+        assert {one["precision"] for one in results["passes"]} == {precision}
+        wide = [one for one in results["passes"] if one["count"] == 8]
         assert all(one["tokens"] > 0 and one["passed"] for one in wide)
         if dtype == "float32":
-            assert sum(one["flips"] for one in told["passes"]) == 0
+            assert sum(one["flips"] for one in results["passes"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_words_and_files_of_prompts_are_drawn(tmp_path, monkeypatch, name):
         monkeypatch,
     )
     assert (done.code, done.crash) == (0, ""), done
-    told = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert told["settings"]["prompts"] == ["a red bicycle", "a blue bicycle"]
+    results = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert results["settings"]["prompts"] == ["a red bicycle", "a blue bicycle"]
     if name == "emu3":
         done = run_program(f"generate 'a red bicycle' --out fox.png {live}", tmp_path, monkeypatch)
         assert (done.code, done.crash) == (0, ""), done

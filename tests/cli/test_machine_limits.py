@@ -164,8 +164,8 @@ def test_a_pipe_in_place_of_a_file_is_refused(
 
 def test_what_a_path_names_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, told in ((tmp_path / "pipe", "a named pipe"), (tmp_path, "a folder"), (Path("/dev/null"), "a device")):
-        with pytest.raises(OSError, match=f"expected a regular file, got {told}"):
+    for path, kind in ((tmp_path / "pipe", "a named pipe"), (tmp_path, "a folder"), (Path("/dev/null"), "a device")):
+        with pytest.raises(OSError, match=f"expected a regular file, got {kind}"):
             check_regular(path)
     check_regular(tmp_path / "nothing")
 

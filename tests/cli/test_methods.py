@@ -54,38 +54,38 @@ def test_the_controls_for_adt_tree_decide_as_it_does_and_never_adapt():
 @pytest.mark.parametrize("name", [one.name for one in TREES if one.tuned.sampled.policy != "none"])
 def test_a_policy_and_a_rule_by_name_start_from_the_settings_of_their_method(name, temperature, preset):
     config = METHODS[name].tuned.sampled
-    found = resolve(f"{config.policy}:{config.rule}", temperature, preset=preset)
+    actual = resolve(f"{config.policy}:{config.rule}", temperature, preset=preset)
     same = [
         one.preset(preset).at(temperature)
         for one in TREES
         if (one.tuned.sampled.policy, one.tuned.sampled.rule) == (config.policy, config.rule)
     ]
-    assert found == same[0]
+    assert actual == same[0]
 
 
 def test_a_pair_that_is_no_method_takes_the_policys_settings():
-    found = resolve("eagle2:lantern_pp", 1.0)
-    assert found.policy_settings == resolve("eagle2", 1.0).policy_settings
-    assert found.rule_settings == {}
+    config = resolve("eagle2:lantern_pp", 1.0)
+    assert config.policy_settings == resolve("eagle2", 1.0).policy_settings
+    assert config.rule_settings == {}
 
 
 def test_a_papers_k_is_scaled_to_the_codebook():
     method = build_method("lantern", resolve("lantern", 1.0, preset="paper"), CODES)
     assert method.config.rule_settings["k"] == round(1000 * CODES.vocab_size / 16384)
-    asked = build_method("lantern", resolve("lantern", 1.0, settings=["k=7"], preset="paper"), CODES)
-    assert asked.config.rule_settings["k"] == 7
+    explicit = build_method("lantern", resolve("lantern", 1.0, settings=["k=7"], preset="paper"), CODES)
+    assert explicit.config.rule_settings["k"] == 7
 
 
 @pytest.mark.parametrize("preset", ["tuned", "paper"])
 def test_every_setting_of_a_preset_has_a_source(preset):
     for method in METHODS:
-        found = method.preset(preset)
-        told = {name.strip() for names in found.sources for name in names.split(",")}
-        config = found.sampled
+        method_preset = method.preset(preset)
+        sourced_names = {name.strip() for names in method_preset.sources for name in names.split(",")}
+        config = method_preset.sampled
         settings = set(getattr(config, "policy_settings", {})) | set(getattr(config, "rule_settings", {}))
-        everything = {"all"} & told
-        assert everything or settings - {"residual"} <= told, (method.name, settings - told)
-        assert all(len(source) > 10 for source in found.sources.values())
+        everything = {"all"} & sourced_names
+        assert everything or settings - {"residual"} <= sourced_names, (method.name, settings - sourced_names)
+        assert all(len(source) > 10 for source in method_preset.sources.values())
 
 
 def test_settings_are_read_as_their_types():
@@ -162,8 +162,8 @@ def test_a_greedy_rule_above_zero_raises():
 
 
 def test_greedy_rules_read_the_distributions_at_temperature_one():
-    asked = SamplingParams(guidance=3.0, temperature=0.0, top_k=5)
-    assert resolve("eagle2", 0.0).target_sampling(asked) == SamplingParams(guidance=3.0)
+    greedy = SamplingParams(guidance=3.0, temperature=0.0, top_k=5)
+    assert resolve("eagle2", 0.0).target_sampling(greedy) == SamplingParams(guidance=3.0)
     warm = SamplingParams(guidance=3.0, temperature=0.7, top_k=5)
     assert resolve("eagle2", 0.7).target_sampling(warm) == warm
 

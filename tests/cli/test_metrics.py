@@ -36,16 +36,16 @@ def drawn(tmp_path, monkeypatch):
 def test_benchmarks_get_their_folders(drawn, tmp_path, benchmark):
     path = tmp_path / "evaluation_metadata.jsonl"
     out = tmp_path / "out"
-    asked = ("metrics", "write", benchmark, drawn, "--prompts", path, "--out", out)
+    arguments = ("metrics", "write", benchmark, drawn, "--prompts", path, "--out", out)
     if benchmark == "geneval":
-        result = called(*asked)
+        result = called(*arguments)
         assert result.exit_code == 0, result.output
         assert "evaluate_images.py" in result.stdout
-        told = json.loads((out / "synthetic-0-ar" / "00001" / "metadata.jsonl").read_text())
-        assert told["prompt"] == "a stone whale, an owl"
+        metadata = json.loads((out / "synthetic-0-ar" / "00001" / "metadata.jsonl").read_text())
+        assert metadata["prompt"] == "a stone whale, an owl"
         assert len(list((out / "synthetic-0-eagle2" / "00000" / "samples").iterdir())) == 3
     else:
-        result = called(*asked)
+        result = called(*arguments)
         assert result.exit_code == 0, result.output
         assert "--resolution 64 --pic-num 3" in result.stdout
         assert sorted(one.name for one in (out / "synthetic-0-ar").iterdir()) == ["line 1.png", "line 2.png"]
@@ -53,12 +53,12 @@ def test_benchmarks_get_their_folders(drawn, tmp_path, benchmark):
 
 def test_other_prompts_than_were_drawn_are_refused(drawn, tmp_path):
     (tmp_path / "other.txt").write_text("\n\n\na cat\n")
-    asked = ("metrics", "write", "dpg", drawn, "--prompts", tmp_path / "other.txt", "--out", tmp_path / "out")
-    result = called(*asked)
+    arguments = ("metrics", "write", "dpg", drawn, "--prompts", tmp_path / "other.txt", "--out", tmp_path / "out")
+    result = called(*arguments)
     assert result.exit_code == 2
     assert "the evaluation used another file of prompts, evaluation_metadata.jsonl" in result.stderr
     (drawn / "evaluate.json").unlink()
-    result = called(*asked)
+    result = called(*arguments)
     assert result.exit_code == 2
     assert "drew none of its prompts" in result.stderr
     assert not (tmp_path / "out").exists()

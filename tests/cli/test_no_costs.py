@@ -19,19 +19,19 @@ def test_nothing_is_measured_that_no_method_asks_for(tmp_path, monkeypatch, meth
     )
     done = run_program(command, tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
-    told = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert len(told["rows"]) == 1 + len(methods.split(","))
+    results = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert len(results["rows"]) == 1 + len(methods.split(","))
 
 
 def test_a_method_that_chooses_by_costs_measures_them(tmp_path, monkeypatch):
-    asked = []
+    calls = []
 
     def measured(*_, **__):
-        asked.append(1)
+        calls.append(1)
         raise ValueError("measured")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(machine_curve, "curve_of", measured)
     command = "compare 'a glossy fox left of a panda' --methods sequoia --resolution 64 --no-likelihood --out out"
     assert run_program(command, tmp_path, monkeypatch).code == 2
-    assert asked == [1]
+    assert calls == [1]

@@ -18,8 +18,8 @@ TIMED = ("seconds", "speedup", "share", "_ms", "frechet_seconds")
 
 def compared(out: Path, temperature: str, *more: str) -> tuple[list[dict[str, Any]], dict[str, bytes], dict[str, Any]]:
     """Tokens of every drawing, the pictures, and the report."""
-    asked = ["compare", *PROMPTS, "--methods", METHODS, "--temperature", temperature, "--save-pictures"]
-    result = CliRunner().invoke(app, [*asked, "--out", str(out), *more])
+    arguments = ["compare", *PROMPTS, "--methods", METHODS, "--temperature", temperature, "--save-pictures"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(out), *more])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in (out / "drawings.jsonl").read_text().splitlines()]
     drawings = [

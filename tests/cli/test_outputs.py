@@ -27,10 +27,10 @@ LOG_LINE = '{"format": 3, "hash": "0", "settings": {}}\n'
 
 
 def command(name: str) -> Any:
-    found: Any = typer.main.get_command(app)
+    click_command: Any = typer.main.get_command(app)
     for word in name.split():
-        found = found.get_command(None, word)
-    return found
+        click_command = click_command.get_command(None, word)
+    return click_command
 
 
 @pytest.mark.parametrize("name", subcommands())
@@ -114,13 +114,13 @@ def test_what_is_not_to_be_replaced_stays_byte_for_byte(
 def test_every_output_of_every_command_spares_a_file_of_the_user(
     name: str, option: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [
+    required_arguments = [
         "x" if one.param_type_name == "argument" else f"{one.opts[0]} x"
         for one in command(name).params
         if one.required and one.opts[0] != option and output_of(one) is None
     ]
     before = contents(folder)
-    done = run_program(f"{name} {' '.join(given)} {option} notes.json", folder, monkeypatch)
+    done = run_program(f"{name} {' '.join(required_arguments)} {option} notes.json", folder, monkeypatch)
     assert (done.code, done.crash) == (2, ""), done
     assert "--overwrite" in done.err
     assert contents(folder) == before

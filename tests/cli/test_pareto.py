@@ -24,8 +24,8 @@ def swept(*arguments):
 
 
 def test_variants_are_all_combinations_within_a_method():
-    found = variants(["mulo.tau=0.1,0.2", "zipar.window=2", "mulo.rows=1,8"], ["mulo.k=5"], ["ar"])
-    assert [one.label for one in found] == [
+    combinations = variants(["mulo.tau=0.1,0.2", "zipar.window=2", "mulo.rows=1,8"], ["mulo.k=5"], ["ar"])
+    assert [one.label for one in combinations] == [
         "ar",
         "mulo tau=0.1 rows=1",
         "mulo tau=0.1 rows=8",
@@ -33,13 +33,13 @@ def test_variants_are_all_combinations_within_a_method():
         "mulo tau=0.2 rows=8",
         "zipar window=2",
     ]
-    assert found[2].settings == ("k=5", "tau=0.1", "rows=8")
-    assert found[2].method == "mulo"
+    assert combinations[2].settings == ("k=5", "tau=0.1", "rows=8")
+    assert combinations[2].method == "mulo"
 
 
 def test_semicolons_stand_between_values_that_have_commas():
-    found = variants(["traversal.widths=2,1;2,2,1; 3", "zipar.window=2,3"], [], [])
-    assert [one.settings for one in found] == [
+    combinations = variants(["traversal.widths=2,1;2,2,1; 3", "zipar.window=2,3"], [], [])
+    assert [one.settings for one in combinations] == [
         ("widths=2,1",),
         ("widths=2,2,1",),
         ("widths=3",),
@@ -75,23 +75,23 @@ def test_the_frontier_is_what_nothing_beats():
 
 
 def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypatch):
-    real, drawn = drawer.draw, []
+    real, drawings = drawer.draw, []
 
     def stopping(*arguments):
-        drawn.append(real(*arguments))
-        if len(drawn) == 6:  # each method warms up
+        drawings.append(real(*arguments))
+        if len(drawings) == 6:  # each method warms up
             raise KeyboardInterrupt
-        return drawn[-1]
+        return drawings[-1]
 
     monkeypatch.setattr(drawer, "draw", stopping)
     stopped = swept(*FEW, "--out", tmp_path)
     assert stopped.exit_code == 130, stopped.output
     assert "2 of 12 drawings are done" in stopped.stderr
     monkeypatch.setattr(drawer, "draw", real)
-    held = (tmp_path / "drawings.jsonl").read_text()
+    before = (tmp_path / "drawings.jsonl").read_text()
     done = swept(*FEW, "--out", tmp_path)
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "drawings.jsonl").read_text().startswith(held)
+    assert (tmp_path / "drawings.jsonl").read_text().startswith(before)
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
     plain = json.loads((tmp_path / "sweep.json").read_text())
     rows = {one["method"]: one for one in plain["rows"]}

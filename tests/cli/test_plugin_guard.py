@@ -150,5 +150,5 @@ def test_what_a_plug_in_prints_does_not_stand_in_the_results(tmp_path: Path) -> 
     done = run(tmp_path, "--plugin", "mine.py", "exact", "last_first", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rule"] == "last_first"
-    for said in ("loaded", "raw", "direct", "in use", "raw use", "child"):
-        assert said in done.stderr
+    for expected in ("loaded", "raw", "direct", "in use", "raw use", "child"):
+        assert expected in done.stderr

@@ -77,9 +77,9 @@ def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str,
     plan = RunPlan.of(PIPELINE, ComparisonPlan(built, choose_prompts(prompts), (0,), sampler), PIPELINE.judge)
     store = plan.open_log(folder)
     run(plan, store, lambda state: None)
-    found = to_results(plan, make_report(plan, store), "a test")
+    results = to_results(plan, make_report(plan, store), "a test")
     path = folder / "compare.json"
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(results))
     return path
 
 
@@ -106,9 +106,9 @@ def test_tokens_per_cycle_are_predicted_for_every_method(
         assert abs(row["tokens_error"]) <= near, (name, row)
         if name in LOW:
             assert row["mean_depth"] == pytest.approx(row["measured_mean_depth"], rel=near)
-    shown = CliRunner().invoke(app, arguments)
-    assert "Tokens per cycle within 5%" in shown.output
-    assert "Not predicted" not in shown.output
+    text_result = CliRunner().invoke(app, arguments)
+    assert "Tokens per cycle within 5%" in text_result.output
+    assert "Not predicted" not in text_result.output
     wrong = json.loads(comparison.read_text())
     wrong["settings"]["temperature"] = 0.5
     comparison.write_text(json.dumps(wrong))
@@ -134,8 +134,8 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
         *NARROW,
     )
     assert recorded(monkeypatch, tmp_path / "one.npz", *options).exit_code == 0
-    held = load(tmp_path / "one.npz")
-    ways = [(rows.settings["draft_window"], rows.settings["draft_int8"]) for rows in held.rows]
+    trace = load(tmp_path / "one.npz")
+    ways = [(rows.settings["draft_window"], rows.settings["draft_int8"]) for rows in trace.rows]
     assert ways == [(None, None), (2, None), (None, False)], "as at both presets; a window of 8 does not fit"
     sampler = dataclasses.replace(PIPELINE.sampling, temperature=temperature)
     for method, settings in (
@@ -149,19 +149,19 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
         )
         assert isinstance(built, MuloMethod)
         plain = built.config.to_dict()["settings"]
-        rows = rows_for(held, plain)
+        rows = rows_for(trace, plain)
         assert rows is not None
-        found = run_rows(held, rows, plain, seeds=1, seed=0)
+        runs = run_rows(trace, rows, plain, seeds=1, seed=0)
         for image, prompt in enumerate(choose_prompts(6, 64)):
             session = built.open(PIPELINE, prompt, sampler)
             rule, repair = built.rule, built.config
             done = draft_and_repair(
                 *(session.target, session.drafter, rule, repair, session.rows_per_cycle, noise_of(prompt, 0))
             )
-            assert found.target.begun[image] == found.low.counts.begun[image] == 1
-            assert np.array_equal(found.target.fed[image], np.bincount(done.passes[1:], minlength=17))
-            assert found.target.drawn[image] == sum(len(step) for cycle in done.cycles for step in cycle.steps)
-            assert np.array_equal(found.low.counts.fed[image], np.bincount(session.drafter.passes[1:], minlength=17))
+            assert runs.target.begun[image] == runs.low.counts.begun[image] == 1
+            assert np.array_equal(runs.target.fed[image], np.bincount(done.passes[1:], minlength=17))
+            assert runs.target.drawn[image] == sum(len(step) for cycle in done.cycles for step in cycle.steps)
+            assert np.array_equal(runs.low.counts.fed[image], np.bincount(session.drafter.passes[1:], minlength=17))
 
 
 def test_rows_drafted_a_few_at_a_time_are_recorded_beside_the_plain_picture(
@@ -169,14 +169,14 @@ def test_rows_drafted_a_few_at_a_time_are_recorded_beside_the_plain_picture(
 ) -> None:
     options = ("--prompts-count", "2", "--methods", "mulo", "--set", "mulo.rows=1", "--keep", "40")
     assert recorded(monkeypatch, tmp_path / "one.npz", *options).exit_code == 0
-    held = load(tmp_path / "one.npz")
-    rows = held.rows[0]
+    trace = load(tmp_path / "one.npz")
+    rows = trace.rows[0]
     assert rows.rows_per_cycle == 2
     assert rows.low_passes[0, :4].tolist() == [0, 4, 1, 0]  # the second block is fed the first one's two cells at once
     plain = resolve("mulo", 1.0, None, ("rows=1", "tau=1.5", "window=none")).to_dict()["settings"]
-    assert run_rows(held, rows, plain, seeds=1, seed=0).target.passes.tolist() == [17, 17]
+    assert run_rows(trace, rows, plain, seeds=1, seed=0).target.passes.tolist() == [17, 17]
     everything = {**plain, "tau": 0.0}
-    assert run_rows(held, rows, everything, seeds=3, seed=0).target.passes.tolist() == [9, 9]
+    assert run_rows(trace, rows, everything, seeds=3, seed=0).target.passes.tolist() == [9, 9]
 
 
 def test_a_method_that_the_trace_says_too_little_of_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_a_method_that_the_trace_says_too_little_of_is_named(monkeypatch: pytest
     (tmp_path / "curve.json").write_text(json.dumps(CURVE))
     files = ("--trace", tmp_path / "one.npz", "--costs", tmp_path / "curve.json", "--compare", comparison)
     arguments = ["predict", *map(str, files)]
-    shown = CliRunner().invoke(app, arguments)
-    assert shown.exit_code == 0, shown.output
-    assert "Not predicted: mulo. The trace holds no rows drafted by its settings" in shown.output
+    text_result = CliRunner().invoke(app, arguments)
+    assert text_result.exit_code == 0, text_result.output
+    assert "Not predicted: mulo. The trace holds no rows drafted by its settings" in text_result.output
     for methods, message in (
         ("zipar,mulo", "underpaint trace --methods mulo"),
         ("zpar", "did you mean 'zipar'?"),
@@ -200,9 +200,9 @@ def test_a_method_that_the_trace_says_too_little_of_is_named(monkeypatch: pytest
     wrong = json.loads(comparison.read_text())
     wrong["settings"]["methods"]["mulo"]["settings"]["adaptive"] = True
     comparison.write_text(json.dumps(wrong))
-    shown = CliRunner().invoke(app, arguments)
-    assert "Its adaptive window tests distributions that change" in shown.output
-    assert "record what it draws with `underpaint trace --methods mulo`" in " ".join(shown.output.split())
+    text_result = CliRunner().invoke(app, arguments)
+    assert "Its adaptive window tests distributions that change" in text_result.output
+    assert "record what it draws with `underpaint trace --methods mulo`" in " ".join(text_result.output.split())
     del wrong["settings"]["methods"]["mulo"]["settings"]["tau"]
     comparison.write_text(json.dumps(wrong))
     assert CliRunner().invoke(app, arguments).exit_code == 2
@@ -244,8 +244,8 @@ def test_windows_beside_trees_are_not_predicted_and_the_reason_is_told(
     result = CliRunner().invoke(app, ["predict", *map(str, files)])
     assert result.exit_code == 0, result.output
     assert "Jacobi windows read the target behind tokens that no trace holds; windows=0" in result.output
-    asked = CliRunner().invoke(app, ["predict", *map(str, files), "--methods", "roofline"])
-    assert asked.exit_code == 2
+    refused = CliRunner().invoke(app, ["predict", *map(str, files), "--methods", "roofline"])
+    assert refused.exit_code == 2
 
 
 def test_pictures_of_its_own_prompts_are_predicted_pass_by_pass(
@@ -253,14 +253,14 @@ def test_pictures_of_its_own_prompts_are_predicted_pass_by_pass(
 ) -> None:
     options = ("--prompts-count", "3", "--depths", "1", "--methods", ",".join(DRAWN))
     assert recorded(monkeypatch, tmp_path / "one.npz", *options).exit_code == 0
-    held = load(tmp_path / "one.npz")
+    trace = load(tmp_path / "one.npz")
     for name in DRAWN:
         built = build_method(name, resolve(name, PIPELINE.sampling.temperature), PIPELINE.tables)
-        (drawn,) = [one for one in held.drawn if one.is_by(built.config.to_dict())]
+        (drawn_trace,) = [one for one in trace.drawn if one.is_by(built.config.to_dict())]
         for image, prompt in enumerate(choose_prompts(3, 64)):
             one = draw(PIPELINE, built, PIPELINE.sampling, prompt, 0)
-            assert drawn.passes[image] == one.target_nfe
-            assert drawn.cycles[image] == len(one.depths or ())
-            assert drawn.levels[image] == sum(one.depths or ())
-        assert drawn.target_kinds[0].form == "begin"
-        assert np.all(drawn.target[:, 0] == 1)
+            assert drawn_trace.passes[image] == one.target_nfe
+            assert drawn_trace.cycles[image] == len(one.depths or ())
+            assert drawn_trace.levels[image] == sum(one.depths or ())
+        assert drawn_trace.target_kinds[0].form == "begin"
+        assert np.all(drawn_trace.target[:, 0] == 1)

@@ -22,9 +22,9 @@ def synthetic(monkeypatch):
 
 
 def test_figures_are_written_as_results(tmp_path, synthetic):
-    found = called("--prompts-count", 3, "--nearest", 5, "--json", tmp_path / "p.json")
-    assert found.exit_code == 0, found.output
-    assert "likeliest token, mean probability" in found.output
+    result = called("--prompts-count", 3, "--nearest", 5, "--json", tmp_path / "p.json")
+    assert result.exit_code == 0, result.output
+    assert "likeliest token, mean probability" in result.output
     results = read_results(tmp_path / "p.json")
     assert results["kind"] == "premises"
     assert len(results["settings"]["prompts"]) == 3
@@ -47,21 +47,21 @@ def test_passes_are_told_by_their_cost_in_cycles_with_the_knee_of_it(monkeypatch
         host_ms={},
     )
     curve = CostCurveFile("costs", "", {}, ((1, 7.0), (32, 7.0)), ((1, 0.5),), 0.0, (), within)
-    monkeypatch.setattr("underpaint.cli.evaluation.premises.curve_for", lambda *given: curve)
-    found = json.loads(called("--prompts-count", 2, "--json", "-").stdout)
-    rows = {row["figure"]: row["value"] for row in found["rows"]}
+    monkeypatch.setattr("underpaint.cli.evaluation.premises.curve_for", lambda *_: curve)
+    results = json.loads(called("--prompts-count", 2, "--json", "-").stdout)
+    rows = {row["figure"]: row["value"] for row in results["rows"]}
     assert rows["a target pass over 8 nodes in a cycle, plain passes"] == pytest.approx(2.0)
     assert rows["a target pass over 16 nodes in a cycle, plain passes"] == pytest.approx(4.0)
-    assert rows["knee of those passes, nodes"] == found["knee"]["nodes"] == pytest.approx(8.0, abs=0.1)
-    assert found["knee"]["node_ms"] == pytest.approx(0.25, rel=0.02)
+    assert rows["knee of those passes, nodes"] == results["knee"]["nodes"] == pytest.approx(8.0, abs=0.1)
+    assert results["knee"]["node_ms"] == pytest.approx(0.25, rel=0.02)
     assert "Inside decoding cycles on this machine a target pass costs 2.00 ms up to about 8 nodes" in " ".join(
         called("--prompts-count", 2).output.split()
     )
 
 
 def test_standard_output_holds_the_json_alone(synthetic):
-    found = called("--prompts-count", 2, "--json", "-")
-    assert json.loads(found.stdout)["kind"] == "premises"
+    result = called("--prompts-count", 2, "--json", "-")
+    assert json.loads(result.stdout)["kind"] == "premises"
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_standard_output_holds_the_json_alone(synthetic):
 )
 def test_bad_input_is_refused_before_any_work(tmp_path, monkeypatch, synthetic, arguments, message):
     monkeypatch.chdir(tmp_path)
-    found = called(*arguments)
-    assert found.exit_code == 2
-    assert message in " ".join(found.output.split())
+    result = called(*arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_shipped_models_have_their_drafter_in_the_table(tmp_path):
-    found = called("--resolution", 64, "--prompts-count", 1, "--top-k", 0, "--no-costs", "--depths", 2, "--json", "-")
-    assert found.exit_code == 0, found.output
-    rows = {row["figure"]: row for row in json.loads(found.stdout)["rows"]}
+    result = called("--resolution", 64, "--prompts-count", 1, "--top-k", 0, "--no-costs", "--depths", 2, "--json", "-")
+    assert result.exit_code == 0, result.output
+    rows = {row["figure"]: row for row in json.loads(result.stdout)["rows"]}
     assert 0.3 < rows["overlap of drafter and target, 1 past the root"]["value"] < 1
     assert "overlap of drafter and target, 3 past the root" not in rows
     assert 0 < rows["drafter's entropy, 1 past the root, nats"]["value"] < math.log(4096)

@@ -24,8 +24,8 @@ def opened_models(monkeypatch):
 
 
 def compare(folder, *arguments):
-    asked = ("compare", "--methods", "ar", "--out", folder / "out", *arguments)
-    return CliRunner().invoke(app, [str(one) for one in asked])
+    command = ("compare", "--methods", "ar", "--out", folder / "out", *arguments)
+    return CliRunner().invoke(app, [str(one) for one in command])
 
 
 def settings_of(folder):
@@ -45,9 +45,9 @@ def test_unknown_words_are_refused_with_their_number_or_skipped(tmp_path):
     assert "1 of 4 prompts have words that this model does not know" in refused.stderr
     assert "--skip-unknown draws the rest" in refused.stderr
     assert not (tmp_path / "out").exists()
-    drawn = compare(tmp_path, "--prompts", path, "--skip-unknown")
-    assert drawn.exit_code == 0, drawn.output
-    assert "1 of 4 prompts are left out; the first, 'an oil painting of a castle' (line 2)" in drawn.stderr
+    result = compare(tmp_path, "--prompts", path, "--skip-unknown")
+    assert result.exit_code == 0, result.output
+    assert "1 of 4 prompts are left out; the first, 'an oil painting of a castle' (line 2)" in result.stderr
     settings = settings_of(tmp_path)
     assert [prompt.split(",")[0] for prompt in settings["prompts"]] == [
         "a woolly fox left of a glossy owl",
@@ -127,29 +127,29 @@ def test_no_more_prompts_are_chosen_than_there_are(tmp_path):
 
 
 def generated(folder, *arguments):
-    asked = ("generate", "--method", "ar", *arguments)
-    return CliRunner().invoke(app, [str(one) for one in asked])
+    command = ("generate", "--method", "ar", *arguments)
+    return CliRunner().invoke(app, [str(one) for one in command])
 
 
 @pytest.mark.parametrize("lines", ["a woolly fox, an owl\n", "a woolly fox, an owl\na Woolly  fox, an owl\n"])
 def test_one_prompt_that_is_left_of_a_file_goes_into_a_folder_or_a_picture(tmp_path, lines):
     path = written(tmp_path, lines)
-    own = ("--prompts", path, "--skip-repeated")
-    into_folder = generated(tmp_path, *own, "--out", tmp_path / "folder")
+    options = ("--prompts", path, "--skip-repeated")
+    into_folder = generated(tmp_path, *options, "--out", tmp_path / "folder")
     assert into_folder.exit_code == 0, into_folder.output
     (picture,) = (tmp_path / "folder").iterdir()
     assert picture.name.startswith("0000-a-woolly-fox")
-    as_picture = generated(tmp_path, *own, "--out", tmp_path / "one.png")
+    as_picture = generated(tmp_path, *options, "--out", tmp_path / "one.png")
     assert as_picture.exit_code == 0, as_picture.output
     assert (tmp_path / "one.png").read_bytes() == picture.read_bytes()
     chosen = generated(tmp_path, "--prompts-count", 1, "--out", tmp_path / "chosen")
     assert chosen.exit_code == 0, chosen.output
     assert len(list((tmp_path / "chosen").iterdir())) == 1
     for name in ("one.jpg", "one.gif"):
-        refused = generated(tmp_path, *own, "--out", tmp_path / name)
+        refused = generated(tmp_path, *options, "--out", tmp_path / name)
         assert refused.exit_code == 2
         assert "expected a name that ends in .png, .webp" in refused.stderr
-    refused = generated(tmp_path, *own, "--seeds", 2, "--out", tmp_path / "one.png")
+    refused = generated(tmp_path, *options, "--seeds", 2, "--out", tmp_path / "one.png")
     assert refused.exit_code == 2
     assert "expected a folder for several pictures" in refused.stderr
 
@@ -161,8 +161,8 @@ def test_prompts_come_through_pipes(tmp_path, command):
     os.mkfifo(pipe)
     writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",), daemon=True)
     writer.start()
-    own = ("--prompts", pipe, "--out", tmp_path / "out")
-    result = generated(tmp_path, *own) if command == "generate" else compare(tmp_path, "--prompts", pipe)
+    options = ("--prompts", pipe, "--out", tmp_path / "out")
+    result = generated(tmp_path, *options) if command == "generate" else compare(tmp_path, "--prompts", pipe)
     assert result.exit_code == 0, result.output
     writer.join(60)
     assert not writer.is_alive()
@@ -176,9 +176,9 @@ def test_several_models_share_one_pipe(tmp_path, monkeypatch):
     os.mkfifo(pipe)
     writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",), daemon=True)
     writer.start()
-    asked = ("evaluate", "--prompts", pipe, "--methods", "ar", "--jobs", 0, "--out", tmp_path / "out")
+    command = ("evaluate", "--prompts", pipe, "--methods", "ar", "--jobs", 0, "--out", tmp_path / "out")
     folders = ("--models", f"{tmp_path}@64", "--models", f"{tmp_path}@128")
-    result = CliRunner().invoke(app, [str(one) for one in (*asked, *folders)])
+    result = CliRunner().invoke(app, [str(one) for one in (*command, *folders)])
     assert result.exit_code == 0, result.output
     writer.join(60)
     assert not writer.is_alive()

@@ -50,11 +50,11 @@ def test_a_reference_file_reads_back(tmp_path):
     one, other = real_scenes(1), real_scenes(2)
     path = tmp_path / "reference.npz"
     np.savez_compressed(path, **reference_arrays({64: one, 128: other}))
-    for side, wanted in ((64, one), (128, other)):
-        found = load_reference(path, side)
-        np.testing.assert_allclose(found.features_a, wanted.features_a, rtol=1e-6)
-        np.testing.assert_allclose(found.features_b, wanted.features_b, rtol=1e-6)
-        assert found.accuracy == wanted.accuracy
+    for side, expected in ((64, one), (128, other)):
+        reference = load_reference(path, side)
+        np.testing.assert_allclose(reference.features_a, expected.features_a, rtol=1e-6)
+        np.testing.assert_allclose(reference.features_b, expected.features_b, rtol=1e-6)
+        assert reference.accuracy == expected.accuracy
     with pytest.raises(ValueError, match="no real scenes of 256 px"):
         load_reference(path, 256)
 
@@ -69,14 +69,14 @@ def test_a_damaged_reference_is_refused(tmp_path):
 
 
 def test_prompt_accuracy_needs_both_things_and_their_finishes():
-    wanted = right = parse_textured("a woolly fox, a stone owl").attributes()
+    attributes = right = parse_textured("a woolly fox, a stone owl").attributes()
     readings = [
         Reading(right, np.zeros(2)),
         Reading(right | {"other_finish": "woolly"}, np.zeros(2)),
         Reading(right | {"thing": "panda"}, np.zeros(2)),
         Reading(right | {"colour": "no such"}, np.zeros(2)),
     ]
-    right = read_right(readings, [wanted] * 4)
+    right = read_right(readings, [attributes] * 4)
     assert right[MAIN_ACCURACY].tolist() == [True, False, False, True]
     shares = {slot: hits.mean() for slot, hits in right.items()}
     assert (shares["other_finish"], shares["thing"], shares["colour"], shares["light"]) == (0.75, 0.75, 0.75, 1.0)

@@ -18,12 +18,12 @@ def test_a_reference_is_written_with_its_manifest_and_reads_back(tmp_path):
     write_reference(judge, sheet, tmp_path, Origin("made up", "a test"), count=12)
     located = locate("judge_reference", REFERENCE_KIND, tmp_path)
     for side in (64, 128):
-        found = load_reference(located.path, side)
-        wanted = real_scenes(judge, sheet, side, 12)
-        np.testing.assert_allclose(found.features_a, wanted.features_a, rtol=1e-5)
-        assert found.features_b.shape == (12, 6)
-        assert not np.array_equal(found.features_a, found.features_b)
-        assert 0.0 <= found.accuracy["things_and_finishes"] <= 1.0
+        reference = load_reference(located.path, side)
+        expected = real_scenes(judge, sheet, side, 12)
+        np.testing.assert_allclose(reference.features_a, expected.features_a, rtol=1e-5)
+        assert reference.features_b.shape == (12, 6)
+        assert not np.array_equal(reference.features_a, reference.features_b)
+        assert 0.0 <= reference.accuracy["things_and_finishes"] <= 1.0
 
 
 def test_real_scenes_of_another_side_have_a_file_of_their_own(tmp_path):

@@ -32,10 +32,10 @@ found.wide = document.documentElement.scrollWidth > innerWidth;
 def test_the_report_draws_and_sorts_in_a_browser(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*SWEEP, "--out", str(tmp_path)]).exit_code == 0
     page = (tmp_path / "report.html").read_text()
-    found = ask(page, REPORT, tmp_path)
-    assert found["failures"] == []
-    assert found["fetched"] == 0
-    assert not found["wide"]
-    assert found["drawn"] == page.count("<svg") == 5
-    assert len(found["falling"]) == 5  # 4 shapes of eagle2, 1 of adt
-    assert found["falling"] == sorted(found["falling"], reverse=True) == found["rising"][::-1]
+    page_state = ask(page, REPORT, tmp_path)
+    assert page_state["failures"] == []
+    assert page_state["fetched"] == 0
+    assert not page_state["wide"]
+    assert page_state["drawn"] == page.count("<svg") == 5
+    assert len(page_state["falling"]) == 5  # 4 shapes of eagle2, 1 of adt
+    assert page_state["falling"] == sorted(page_state["falling"], reverse=True) == page_state["rising"][::-1]

@@ -19,10 +19,10 @@ TRAINING_SEEDS = 2**31 - 1
 
 def option(command: str, name: str) -> Any:
     """The option of a command; None where it has none of that name."""
-    found: Any = typer.main.get_command(app)
+    click_command: Any = typer.main.get_command(app)
     for word in command.split():
-        found = found.get_command(None, word)
-    return next((one for one in found.params if name in one.opts), None)
+        click_command = click_command.get_command(None, word)
+    return next((one for one in click_command.params if name in one.opts), None)
 
 
 def having(name: str) -> list[str]:
@@ -48,9 +48,9 @@ def test_formats_are_the_same_four(command: str) -> None:
 
 @pytest.mark.parametrize("command", having("--seed"))
 def test_seeds_have_bounds(command: str) -> None:
-    found = option(command, "--seed")
-    assert found.min == 0
-    assert found.max == (TRAINING_SEEDS if command.startswith("train ") else MOST_SEED)
+    seed_option = option(command, "--seed")
+    assert seed_option.min == 0
+    assert seed_option.max == (TRAINING_SEEDS if command.startswith("train ") else MOST_SEED)
 
 
 @pytest.mark.parametrize("name", ["--prompts-skip", "--prompts-count", "--seeds", "--threads"])

@@ -157,8 +157,8 @@ def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: 
 
 def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None:
     curve = tmp_path / "curve.json"
-    held = {"format": 3, "verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
-    curve.write_text(json.dumps(held))
+    costs = {"format": 3, "verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
+    curve.write_text(json.dumps(costs))
     arguments = (*WINDOWS, "--machines", str(curve))
     assert call(*arguments, "--out", str(tmp_path / "alone"))[0] == 0
     host = {"cycle": 0.1, "level": 0.1, "node": 0.01, "pooled": 0.0}
@@ -166,11 +166,11 @@ def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None
         "plain": {"target_ms": 1.0, "host_ms": 0.1},
         **{"target_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2]], "chain_ms": [], "host_ms": {"sampled": host}},
     }
-    curve.write_text(json.dumps({**held, "in_cycle": inside}))
+    curve.write_text(json.dumps({**costs, "in_cycle": inside}))
     code, text = call(*arguments, "--out", str(tmp_path / "inside"))
     assert code == 2
     assert "says nothing of Jacobi windows" in text
-    curve.write_text(json.dumps({**held, "verify_ms": [[1, 1.0], [4, 1.5]]}))
+    curve.write_text(json.dumps({**costs, "verify_ms": [[1, 1.0], [4, 1.5]]}))
     code, text = call(*arguments, "--out", str(tmp_path / "short"))
     assert code == 2
     assert "measured from 1 to 4 nodes" in text
@@ -237,12 +237,12 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
     code, text = call(*CHAINS, "--seed", "1", "--out", str(tmp_path))
     assert code == 2
     assert "belongs to another sweep (it differs in seed)" in text
-    for held in ("what\n", "[1]\n", '{"hash": 3}\n'):
-        (tmp_path / FILE_NAME).write_text(held)
+    for content in ("what\n", "[1]\n", '{"hash": 3}\n'):
+        (tmp_path / FILE_NAME).write_text(content)
         code, text = call(*CHAINS, "--out", str(tmp_path))
         assert code == 2
         assert "is no record of a sweep" in text
-        assert (tmp_path / FILE_NAME).read_text() == held
+        assert (tmp_path / FILE_NAME).read_text() == content
 
 
 def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
@@ -278,21 +278,21 @@ def test_a_sweep_takes_the_costs_inside_cycles_where_a_curve_holds_them(tmp_path
         "host_ms": {"one_call": {"cycle": 1.0, "level": 0.0, "node": 0.0, "pooled": 0.0}},
     }
     chains = ("--policies", "chain_top1", "--rules", "point", "--vary", "policy.length=3")
-    found = {}
-    for name, held in (("alone", alone), ("within", {**alone, "in_cycle": within})):
+    speedups = {}
+    for name, costs in (("alone", alone), ("within", {**alone, "in_cycle": within})):
         curve = tmp_path / f"{name}.json"
-        curve.write_text(json.dumps(held))
+        curve.write_text(json.dumps(costs))
         out = tmp_path / name
         code, text = call(*CHAINS, *chains, "--machines", str(curve), "--out", str(out))
         assert code == 0, text
         line = log_values(out / FILE_NAME)[1]
         assert line["engine"] == "lockstep"
-        found[name] = line["speedup"][str(curve)][0]
+        speedups[name] = line["speedup"][str(curve)][0]
         passes, drafted = line["target_passes"], line["drafter_passes"]
-    assert found["alone"] == pytest.approx(36.0 / (passes + 0.5 * drafted), rel=1e-3)
+    assert speedups["alone"] == pytest.approx(36.0 / (passes + 0.5 * drafted), rel=1e-3)
     # The first pass is a plain step; near the image's end a cycle may draft nothing, and asks nothing of the drafter.
     cycles = passes - 1.0
-    assert 36.0 * 3.0 / (3.0 + 6.0 * cycles) <= found["within"] < 36.0 * 3.0 / (3.0 + 6.0 * (cycles - 1.0))
+    assert 36.0 * 3.0 / (3.0 + 6.0 * cycles) <= speedups["within"] < 36.0 * 3.0 / (3.0 + 6.0 * (cycles - 1.0))
     sampled = tmp_path / "sampled"
     code, text = call(*CHAINS, "--machines", str(tmp_path / "within.json"), "--out", str(sampled))
     assert code == 2
@@ -308,16 +308,18 @@ def test_a_sweep_of_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_a_sweep_varies_the_grid_down_to_two_cells(tmp_path: Path) -> None:
     others = [setting for setting in SMALL if not setting.startswith(("model.height", "model.width"))]
-    own = [part for setting in others for part in ("--vary", setting)]
+    vary_options = [part for setting in others for part in ("--vary", setting)]
     sizes = ("--vary", "model.height=1,2,4,8", "--vary", "model.width=2,4,8", "--jobs", "1", "--precision", "0.5")
-    asked = ("--model", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
-    code, text = call("sweep", *asked, "--most-images", "4", *own, "--out", str(tmp_path / "out"))
+    options = ("--model", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
+    code, text = call("sweep", *options, "--most-images", "4", *vary_options, "--out", str(tmp_path / "out"))
     assert code == 0, text
     lines = [json.loads(line) for line in (tmp_path / "out" / FILE_NAME).read_text().splitlines()[1:]]
     assert len(lines) == 12 * 3
     assert all(0.0 <= line["alignment"] <= 1.0 for line in lines)
     assert {line["engine"] for line in lines} == {"loop", "lockstep"}
-    code, text = call("sweep", *asked[:4], *own, *("--vary", "model.height=1", "--vary", "model.width=1"), "--out", "x")
+    code, text = call(
+        "sweep", *options[:4], *vary_options, *("--vary", "model.height=1", "--vary", "model.width=1"), "--out", "x"
+    )
     assert code == 2
     assert "expected two cells or more, got height 1 and width 1" in text
 
@@ -348,17 +350,17 @@ LONG = SweepPlan(
 
 def drawn(folder: Path, jobs_wanted: int = 1, stop_after: int | None = None) -> tuple[list[dict[str, Any]], int]:
     """The lines of the long sweep in `folder`, and how many blocks it drew until it was done or stopped."""
-    told: list[str] = []
+    blocks: list[str] = []
 
     def report(block: str) -> None:
-        told.append(block)
-        if len(told) == stop_after:
+        blocks.append(block)
+        if len(blocks) == stop_after:
             raise KeyboardInterrupt
 
     results = Results(folder, LONG)
     with pytest.raises(KeyboardInterrupt) if stop_after else nullcontext():
         run(LONG, results, workers(jobs=jobs_wanted), report)
-    return sorted(results.lines, key=lambda line: str(line["key"])), len(told)
+    return sorted(results.lines, key=lambda line: str(line["key"])), len(blocks)
 
 
 def test_figures_do_not_depend_on_blocks_or_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,9 +385,9 @@ def test_a_long_sweep_goes_on_with_the_blocks_that_are_done(tmp_path: Path) -> N
     assert lines == whole
     assert after == blocks - 3 - 3  # a job of three blocks, and three whole blocks of another
     path = tmp_path / "stopped" / "blocks.jsonl"
-    held = log_values(path)
-    assert held[0]["settings"]["most_images"] == 300
-    assert all(line["totals"]["images"] == line["block"] == 64 for line in held[1:])
+    records = log_values(path)
+    assert records[0]["settings"]["most_images"] == 300
+    assert all(line["totals"]["images"] == line["block"] == 64 for line in records[1:])
     path.write_bytes(path.read_bytes().replace(b'"images": 64', b'"images": 65', 1))
     with pytest.raises(ValueError, match="is no record of a sweep, or was edited"):
         run(LONG, Results(tmp_path / "stopped", LONG), workers(jobs=1), lambda block: None)
@@ -402,10 +404,10 @@ def test_a_sweep_beyond_this_machines_memory_is_refused(tmp_path: Path, monkeypa
 def test_two_sweeps_do_not_write_over_each_other(tmp_path: Path) -> None:
     one, other = Results(tmp_path, PLAN), Results(tmp_path, PLAN)
     run(PLAN, one, workers(jobs=1), lambda line: None)
-    held = one.path.read_bytes()
+    before = one.path.read_bytes()
     with pytest.raises(RunLogInUse, match="written by another process"):
         run(PLAN, other, workers(jobs=1), lambda line: None)
-    assert one.path.read_bytes() == held
+    assert one.path.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -420,8 +422,8 @@ def test_a_killed_sweep_loses_nothing_that_was_finished(tmp_path: Path) -> None:
         time.sleep(0.02)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    held = path.read_bytes()
-    finished = held[: held.rfind(b"\n") + 1]
+    content = path.read_bytes()
+    finished = content[: content.rfind(b"\n") + 1]
     assert finished.count(b"\n") >= 3
     assert call(*SWEEP, "--precision", "0.03", "--out", str(tmp_path))[0] == 0
     assert path.read_bytes().startswith(finished)
@@ -434,14 +436,14 @@ def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
     name, _, value = mark.partition("=")
 
     def running() -> list[str]:
-        found = []
+        pids = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                    found.append(process.name)
+                    pids.append(process.name)
             except OSError:
                 continue
-        return found
+        return pids
 
     command = [
         sys.executable,
@@ -489,8 +491,8 @@ def swept(folder: Path, engine: str, count: int) -> list[dict[str, object]]:
 )
 def test_workers_of_every_kind_find_the_same(tmp_path: Path, engine: str) -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as apart:  # Ray's warnings and threads stay out of this process
-        found = apart.submit(swept, tmp_path / "two", engine, 2).result()
-    assert found == swept(tmp_path / "one", "local", 1)
+        actual = apart.submit(swept, tmp_path / "two", engine, 2).result()
+    assert actual == swept(tmp_path / "one", "local", 1)
 
 
 def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,13 +522,13 @@ def traced(monkeypatch: pytest.MonkeyPatch, path: Path, *extra: str) -> tuple[in
 def test_a_trace_is_recorded_from_a_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: str) -> None:
     code, text = traced(monkeypatch, tmp_path / "one.npz", "--temperature", temperature)
     assert code == 0, text
-    held = load(tmp_path / "one.npz")
-    assert held.grid == GRID
-    assert held.vocab_size == VOCAB
-    assert held.tokens.shape == (3, GRID.cells)
-    assert len(set(held.about["prompts"])) == 3
-    assert held.about["sampler"]["temperature"] == float(temperature)
-    greedy = (held.tokens == held.target_tokens[..., 0]).all()
+    trace = load(tmp_path / "one.npz")
+    assert trace.grid == GRID
+    assert trace.vocab_size == VOCAB
+    assert trace.tokens.shape == (3, GRID.cells)
+    assert len(set(trace.about["prompts"])) == 3
+    assert trace.about["sampler"]["temperature"] == float(temperature)
+    greedy = (trace.tokens == trace.target_tokens[..., 0]).all()
     assert greedy == (temperature == "0")
     swept = ["sweep", "--model", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
     assert call(*swept, "--vary", "policy.length=2", "--precision", "0.3", "--out", str(tmp_path / "sweep"))[0] == 0
@@ -547,24 +549,24 @@ def test_bad_traces_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert traced(monkeypatch, tmp_path / "one.npz")[0] == 0
     costs, compare = tmp_path / "costs.json", tmp_path / "compare.json"
-    given = ("--trace", tmp_path / "one.npz", "--costs", costs, "--compare", compare)
+    options = ("--trace", tmp_path / "one.npz", "--costs", costs, "--compare", compare)
 
-    def refused(path: Path, held: str | None, message: str) -> None:
+    def refused(path: Path, content: str | None, message: str) -> None:
         costs.write_text('{"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
-        path.unlink() if held is None else path.write_text(held)
-        code, text = call("predict", *map(str, given))
+        path.unlink() if content is None else path.write_text(content)
+        code, text = call("predict", *map(str, options))
         assert code == 2
         assert message in text
 
     refused(costs, None, "costs.json")
     refused(costs, "{", "no cost curve: expected JSON")
-    for held in ("[1]", "{}", '{"format": 3, "verify_ms": [1], "draft_ms": []}'):
-        refused(costs, held, "costs.json: ")
+    for content in ("[1]", "{}", '{"format": 3, "verify_ms": [1], "draft_ms": []}'):
+        refused(costs, content, "costs.json: ")
     refused(costs, '{"format": 3, "verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
     compare.touch()
     refused(compare, None, "compare.json")
-    for held in ("", "{"):
-        refused(compare, held, "expected JSON")
+    for content in ("", "{"):
+        refused(compare, content, "expected JSON")
     refused(compare, '{"settings": {}, "rows": []}', "without 'results_version'")
     values = {"model": {"target": "field", "engine": "cpu", "sha256": {}}, "settings": {"temperature": 1}, "rows": []}
     refused(
@@ -602,18 +604,18 @@ def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, 
         "--compare",
         tmp_path / "compare.json",
     )
-    found = {}
-    for name, held in (("alone", alone), ("within", {**alone, "in_cycle": within})):
-        (tmp_path / "costs.json").write_text(json.dumps(held))
+    predictions = {}
+    for name, costs in (("alone", alone), ("within", {**alone, "in_cycle": within})):
+        (tmp_path / "costs.json").write_text(json.dumps(costs))
         code, text = call("predict", *map(str, files))
         assert code == 0, text
         assert ("costs.json holds no in_cycle" in text) == (name == "alone")
         assert "chance alone" in text
-        (found[name],) = json.loads(call("predict", *map(str, files), "--json", "-")[1])
-        assert found[name]["in_cycle"] == (name == "within")
-    assert found["within"]["tokens_per_cycle"] == found["alone"]["tokens_per_cycle"]
-    assert found["within"]["overhead_ms"] == pytest.approx(0.5, abs=0.05)
-    assert found["within"]["speedup"][0] > found["alone"]["speedup"][0]
+        (predictions[name],) = json.loads(call("predict", *map(str, files), "--json", "-")[1])
+        assert predictions[name]["in_cycle"] == (name == "within")
+    assert predictions["within"]["tokens_per_cycle"] == predictions["alone"]["tokens_per_cycle"]
+    assert predictions["within"]["overhead_ms"] == pytest.approx(0.5, abs=0.05)
+    assert predictions["within"]["speedup"][0] > predictions["alone"]["speedup"][0]
     (tmp_path / "costs.json").write_text(json.dumps({**alone, "in_cycle": {**within, "host_ms": {}}}))
     code, text = call("predict", *map(str, files))
     assert code == 2

@@ -70,9 +70,9 @@ def test_without_a_terminal_a_table_has_120_columns(
 
 def test_programs_read_values_and_people_read_cells(capsys: pytest.CaptureFixture[str]) -> None:
     show([TABLE], Format.json)
-    held = json.loads(capsys.readouterr().out)
-    assert [row["speed"] for row in held] == [1.234, None]
-    assert held[0]["lossless"] is True
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["speed"] for row in rows] == [1.234, None]
+    assert rows[0]["lossless"] is True
     show([TABLE], Format.csv)
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["speed"] for row in read] == ["1.234", ""]
@@ -161,9 +161,9 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
     with progress("drawing", 3) as advance:
         for done in range(1, 4):
             advance(done)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert [line.split(",")[0] for line in told.err.splitlines()] == [f"drawing: {done} of 3" for done in range(4)]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert [line.split(",")[0] for line in captured.err.splitlines()] == [f"drawing: {done} of 3" for done in range(4)]
     be_quiet(True)
     try:
         with progress("drawing", 3) as advance:
@@ -179,10 +179,10 @@ def test_each_stage_has_its_progress_and_bytes_are_told_as_mib(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(terminal, "_EVERY", 0.0)
-    with stages() as told:
+    with stages() as report:
         for done in (0, 1 << 20, 3 << 20):
-            told("fetching", done, 3 << 20, "bytes")
-        told("drawing", 1, 2, "pictures")
+            report("fetching", done, 3 << 20, "bytes")
+        report("drawing", 1, 2, "pictures")
     lines = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
     assert "fetching: 1.0 of 3.0 MiB" in lines
     assert lines[-1] == "drawing: 1 of 2"
@@ -197,10 +197,10 @@ def test_a_bar_ends_with_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
         ended.append(what)
 
     monkeypatch.setattr("underpaint.cli.train.stages.progress", shown)
-    with stages() as told:
-        told("drawing", 1, 2, "pictures")
+    with stages() as report:
+        report("drawing", 1, 2, "pictures")
         assert ended == []
-        told("drawing", 2, 2, "pictures")
+        report("drawing", 2, 2, "pictures")
         assert ended == ["drawing"]
 
 

@@ -30,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_drafter_is_trained_and_drafts_for_compare_and_generate(folder, monkeypatch, options):
     done = run_program(TRAIN + options, folder, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
-    said = done.out + done.err
+    output = done.out + done.err
     for expected in ("memory: target 0.00 GB", "drawing 9 pictures", "acceptance_1", "--drafter run --methods eagle2"):
-        assert expected in " ".join(said.split())
+        assert expected in " ".join(output.split())
     compare = f"compare 0,103,110,121 --live emu3 {GRID} --drafter run --temperature 0 --methods eagle2,adt --out out"
     done = run_program(compare, folder, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
@@ -49,13 +49,13 @@ def test_a_drafter_is_trained_and_drafts_for_compare_and_generate(folder, monkey
 
 def test_a_run_that_was_stopped_while_drawing_goes_on(folder, monkeypatch):
     draw = live_drafter.AcceleratedModel.draw
-    drawn = []
+    calls = []
 
-    def stop_at_the_fourth(*given):
-        drawn.append(1)
-        if len(drawn) == 4:
+    def stop_at_the_fourth(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
             raise KeyboardInterrupt
-        return draw(*given)
+        return draw(*arguments)
 
     monkeypatch.setattr(live_drafter.AcceleratedModel, "draw", stop_at_the_fourth)
     stopped = run_program(TRAIN, folder, monkeypatch)
@@ -63,11 +63,11 @@ def test_a_run_that_was_stopped_while_drawing_goes_on(folder, monkeypatch):
     assert "the same command continues run" in stopped.err
     assert (np.load(folder / "run" / "drawn.npy")[:, 0] >= 0).sum() == 3
     assert run_program(TRAIN, folder, monkeypatch).code == 0
-    assert len(drawn) == 4 + 6
+    assert len(calls) == 4 + 6
     again = run_program(TRAIN.replace("--steps 3", "--steps 5"), folder, monkeypatch)
     assert again.code == 0
     assert "5 steps, finished" in again.out + again.err
-    assert len(drawn) == 4 + 6
+    assert len(calls) == 4 + 6
 
 
 @pytest.mark.parametrize(

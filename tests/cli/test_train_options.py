@@ -39,9 +39,9 @@ def test_a_group_of_options_stands_where_it_is_named() -> None:
     assert runner.invoke(alone, []).output == "6 cells\n"
     assert runner.invoke(alone, ["--height", "4", "--across", "5", "--factor", "2", "--unit", "px"]).output == "40 px\n"
     assert runner.invoke(alone, ["--height", "0"]).exit_code == 2
-    shown = runner.invoke(alone, ["--help"]).output
-    assert shown.index("--unit") < shown.index("--height") < shown.index("--across") < shown.index("--factor")
-    assert "Multiply." in shown
+    output = runner.invoke(alone, ["--help"]).output
+    assert output.index("--unit") < output.index("--height") < output.index("--across") < output.index("--factor")
+    assert "Multiply." in output
 
 
 @pytest.fixture(scope="module")
@@ -123,23 +123,23 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
     from underpaint.training.loop import LoopSettings, TrainingResult
     from underpaint.training.precision import describe_products
 
-    asked = []
+    calls = []
 
     def stopped(
         folder: Path, sheet: object, *, tokenizer: Path | None, loop: LoopSettings, seed: int, device: str
     ) -> TrainingResult:
-        asked.append((folder, tokenizer, loop.steps, loop.minutes, seed, device))
+        calls.append((folder, tokenizer, loop.steps, loop.minutes, seed, device))
         return TrainingResult(7, False, {"accuracy": 0.5})
 
     monkeypatch.setattr("underpaint.training.judge.train_judge", stopped)
     monkeypatch.setattr("underpaint.training.pictures.load_sprites", lambda art, report: {})
     monkeypatch.setattr("underpaint.training.pictures.TexturedSheet", lambda sprites: sprites)
-    given = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
-    result = CliRunner().invoke(app, ["judge", *given])
+    options = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
+    result = CliRunner().invoke(app, ["judge", *options])
     assert result.exit_code == 130, result.output
     products = f"{tmp_path}: {describe_products('cpu')}\n"  # which differs by processor
     assert result.output == f"{products}{tmp_path}: 7 steps, stopped; run again to continue; accuracy 0.5\n"
-    assert asked == [(tmp_path, None, 9, 0.5, 3, "cpu")]
+    assert calls == [(tmp_path, None, 9, 0.5, 3, "cpu")]
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_samplers_learn_between_the_sides_that_are_named(
         encoded.append((side, count, split, device))
         return np.zeros((count, (side // 8) ** 2), np.int16)
 
-    def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **given: object) -> TrainingResult:
-        trained.append((folder, scenes, config, given["settings"]))
+    def train(folder: Path, scenes: sampler.PairedScenes, *config: SamplerConfig, **options: object) -> TrainingResult:
+        trained.append((folder, scenes, config, options["settings"]))
         return TrainingResult(1, True, {})
 
     monkeypatch.chdir(checkpoints)
@@ -202,12 +202,12 @@ def test_quiet_leaves_out_the_steps_of_a_training(tmp_path: Path, monkeypatch: p
     for place, name, stand_in in PREPARED["tiny_recipes"]():
         monkeypatch.setattr(place, name, stand_in)
     try:
-        for quiet, told in (([], "step 1 loss"), (["--quiet"], "")):
+        for quiet, expected in (([], "step 1 loss"), (["--quiet"], "")):
             out = tmp_path / f"run{len(quiet)}"
             result = CliRunner().invoke(program, ["train", "judge", "--steps", "1", "--out", str(out), *quiet])
             assert result.exit_code == 0, result.output
-            assert result.stderr.startswith(told)
-            assert bool(result.stderr) == bool(told)
+            assert result.stderr.startswith(expected)
+            assert bool(result.stderr) == bool(expected)
             assert "1 steps, finished" in result.stdout
     finally:
         be_quiet(False)

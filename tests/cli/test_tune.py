@@ -22,10 +22,10 @@ def test_a_killed_search_goes_on_and_its_preset_draws(
     line = TUNE.format(small_models)
     log = tmp_path / "t" / "eagle2-t1" / "drawings.jsonl"
     kill_when(start(["-m", "underpaint", *line.split()], tmp_path), lambda: lines_of(log) >= 3)
-    drawn = log.read_bytes()
+    content = log.read_bytes()
     ran = run_program(line, tmp_path, monkeypatch)
     assert ran.code == 0, ran.err + ran.crash
-    assert log.read_bytes().startswith(drawn[: drawn.rfind(b"\n") + 1])
+    assert log.read_bytes().startswith(content[: content.rfind(b"\n") + 1])
     preset = json.loads((tmp_path / "t" / "preset.json").read_text())
     chosen = preset["methods"]["eagle2"]["sampled"]
     assert chosen["lossless"]

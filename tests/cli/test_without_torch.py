@@ -47,20 +47,20 @@ def without_torch(code: str, tmp_path: Path, **more: str) -> subprocess.Complete
 
 def test_every_help_is_whole_without_pytorch(tmp_path: Path) -> None:
     """The help of every command, of `train` and of `export` with them, is what it is where PyTorch is."""
-    wanted = {" ".join(command): helped(command) for command in ALL}
+    expected = {" ".join(command): helped(command) for command in ALL}
     code = (
         "import json; from typer.testing import CliRunner; from underpaint.cli.app import app; "
         f"print(json.dumps([CliRunner().invoke(app, [*words, '--help']).output for words in {ALL!r}]))"
     )
     done = without_torch(code, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert dict(zip(wanted, json.loads(done.stdout), strict=True)) == wanted
+    assert dict(zip(expected, json.loads(done.stdout), strict=True)) == expected
     for command, option in (("train sampler", "--direction"), ("export", "--target")):
-        assert "PyTorch is installed" not in wanted[command]
-        assert option in wanted[command]
-    assert "--first-code" in wanted["export"]
-    assert "superres_64_256" in wanted["export"]
-    assert len([name for name in wanted if name.startswith("train ")]) == 6
+        assert "PyTorch is installed" not in expected[command]
+        assert option in expected[command]
+    assert "--first-code" in expected["export"]
+    assert "superres_64_256" in expected["export"]
+    assert len([name for name in expected if name.startswith("train ")]) == 6
 
 
 def helped(command: list[str]) -> str:
@@ -90,7 +90,7 @@ def test_a_shell_completes_without_pytorch(tmp_path: Path, typed: str, offered: 
 
 def test_passes_are_compared_without_pytorch(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
-    shown = [sys.executable, "-c", START, "check", f"{root}/zoo", "--invariance", "--model", "judge"]
-    done = subprocess.run(shown, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
+    command = [sys.executable, "-c", START, "check", f"{root}/zoo", "--invariance", "--model", "judge"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True)
     assert done.returncode == 2
     assert "it holds target64, drafter64, target64_int8, target128, drafter128" in " ".join(done.stderr.split())

@@ -70,10 +70,10 @@ def browse(
     meanwhile: called while the browser runs.
     """
     driven, profile = Driven(app, script), folder / "profile"
-    own = (f"--user-data-dir={profile}", "--window-size=1200,1000", "--remote-debugging-port=0")
+    options = (f"--user-data-dir={profile}", "--window-size=1200,1000", "--remote-debugging-port=0")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with running(driven, engine) as (_, _, port):
-        command = [str(BROWSER), *FLAGS, *own, *flags, f"http://127.0.0.1:{port}/driven"]
+        command = [str(BROWSER), *FLAGS, *options, *flags, f"http://127.0.0.1:{port}/driven"]
         browser = subprocess.Popen(command, **quiet)
         try:
             if meanwhile is not None:

@@ -142,17 +142,21 @@ def pixels(content: bytes) -> NDArray[np.uint8]:
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
 
 
-def drawn_alone(asked: DrawRequest, pipeline: Any = None) -> list[Drawing]:
+def drawn_alone(draw_request: DrawRequest, pipeline: Any = None) -> list[Drawing]:
     """What a request asks for, drawn by itself and on the host's own loop."""
     models = pipeline or ServedPipeline()
-    sampling = models.sampling if asked.temperature is None else replace(models.sampling, temperature=asked.temperature)
-    method = build_method(asked.method, resolve(asked.method, sampling.temperature), models.tables)
-    return [draw(models, method, sampling, models.condition(asked.prompt), seed) for seed in asked.seeds]
+    sampling = (
+        models.sampling
+        if draw_request.temperature is None
+        else replace(models.sampling, temperature=draw_request.temperature)
+    )
+    method = build_method(draw_request.method, resolve(draw_request.method, sampling.temperature), models.tables)
+    return [draw(models, method, sampling, models.condition(draw_request.prompt), seed) for seed in draw_request.seeds]
 
 
-def expected_pictures(asked: DrawRequest, pipeline: Any = None) -> list[NDArray[np.uint8]]:
+def expected_pictures(draw_request: DrawRequest, pipeline: Any = None) -> list[NDArray[np.uint8]]:
     models = pipeline or ServedPipeline()
-    return [models.picture(one.tokens_array()) for one in drawn_alone(asked, models)]
+    return [models.picture(one.tokens_array()) for one in drawn_alone(draw_request, models)]
 
 
 @dataclass
@@ -174,11 +178,11 @@ class Address:
         response = self.post(stream=True, **body)
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")
-        found = []
+        events = []
         for block in response.text.strip().split("\n\n"):
             name, data = block.split("\n")
-            found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-        return found
+            events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+        return events
 
 
 @contextmanager

@@ -19,11 +19,11 @@ def address():
 
 def test_pictures_are_those_that_the_command_line_draws(address):
     answer = address.post(n=3, seed=5, size="64x64", user="somebody", quality="high").json()
-    wanted = expected_pictures(request(seeds=(5, 6, 7)))
+    expected = expected_pictures(request(seeds=(5, 6, 7)))
     assert answer["size"] == "64x64"
     assert answer["usage"]["output_tokens"] == 3 * 16
     assert [one["underpaint"]["seed"] for one in answer["data"]] == [5, 6, 7]
-    for one, picture in zip(answer["data"], wanted, strict=True):
+    for one, picture in zip(answer["data"], expected, strict=True):
         np.testing.assert_array_equal(picture_in(one), picture)
 
 
@@ -45,8 +45,8 @@ def test_every_method_draws_what_it_draws_alone(address, method, temperature):
     (alone,) = drawn_alone(request(seeds=(2,), method=method, temperature=temperature))
     (one,) = answer.json()["data"]
     np.testing.assert_array_equal(picture_in(one), ServedPipeline().picture(alone.tokens_array()))
-    told = one["underpaint"]
-    assert (told["target_passes"], told["drafter_passes"]) == (alone.target_nfe, alone.drafter_nfe)
+    details = one["underpaint"]
+    assert (details["target_passes"], details["drafter_passes"]) == (alone.target_nfe, alone.drafter_nfe)
 
 
 @pytest.mark.parametrize("method", FAMILIES)
@@ -116,19 +116,19 @@ def test_metrics_count_what_was_drawn():
         answer = address.post(method="speculative", seed=1, n=2).json()
         assert address.post(method="nothing").status_code == 400
         lines = address.client.get("/metrics").text.splitlines()
-    shown = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    metrics = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     passes = sum(one["underpaint"]["target_passes"] for one in answer["data"])
     accepted = sum(sum(one.accepted) for one in drawn_alone(request(seeds=(1, 2), method="speculative")))
-    assert float(shown['underpaint_tokens_total{method="speculative"}']) == 32
-    assert float(shown['underpaint_target_passes_total{method="speculative"}']) == passes
-    assert float(shown['underpaint_tokens_per_pass{method="speculative"}']) == pytest.approx(32 / passes)
-    assert float(shown['underpaint_accepted_tokens_total{method="speculative"}']) == accepted
-    assert float(shown['underpaint_requests_total{status="200"}']) == 1
-    assert float(shown['underpaint_requests_total{status="400"}']) == 1
-    assert float(shown["underpaint_tokens_per_second"]) == pytest.approx(32 / 60)
-    assert float(shown["underpaint_batch_slots"]) == 2
+    assert float(metrics['underpaint_tokens_total{method="speculative"}']) == 32
+    assert float(metrics['underpaint_target_passes_total{method="speculative"}']) == passes
+    assert float(metrics['underpaint_tokens_per_pass{method="speculative"}']) == pytest.approx(32 / passes)
+    assert float(metrics['underpaint_accepted_tokens_total{method="speculative"}']) == accepted
+    assert float(metrics['underpaint_requests_total{status="200"}']) == 1
+    assert float(metrics['underpaint_requests_total{status="400"}']) == 1
+    assert float(metrics["underpaint_tokens_per_second"]) == pytest.approx(32 / 60)
+    assert float(metrics["underpaint_batch_slots"]) == 2
     for stage in ("encode", "queue", "draw", "decode"):
-        assert f'underpaint_stage_seconds_count{{stage="{stage}"}}' in shown
+        assert f'underpaint_stage_seconds_count{{stage="{stage}"}}' in metrics
 
 
 @pytest.mark.parametrize("log_prompts", [False, True])

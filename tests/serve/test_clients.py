@@ -29,7 +29,7 @@ def client(address: Address, key: str = KEY) -> Any:
 
 
 def test_openai_draws() -> None:
-    asked = request(PROMPT, (3, 4), "eagle2", temperature=1.0)
+    draw_request = request(PROMPT, (3, 4), "eagle2", temperature=1.0)
     extra = {"seed": 3, "method": "eagle2", "temperature": 1.0}
     with server(keys=Keys([KEY])) as address, client(address) as openai_client:
         (model,) = openai_client.models.list().data
@@ -38,9 +38,9 @@ def test_openai_draws() -> None:
         )
     assert answer.output_format == "png"
     assert answer.usage.total_tokens == 2 * 16
-    shown = [pixels(base64.b64decode(one.b64_json)) for one in answer.data]
-    for drawn, expected in zip(shown, expected_pictures(asked), strict=True):
-        np.testing.assert_array_equal(drawn, expected)
+    pictures = [pixels(base64.b64decode(one.b64_json)) for one in answer.data]
+    for picture, expected in zip(pictures, expected_pictures(draw_request), strict=True):
+        np.testing.assert_array_equal(picture, expected)
 
 
 def test_openai_streams() -> None:
@@ -73,20 +73,20 @@ def test_the_comfyui_node_draws_without_comfyui() -> None:
     pytest.importorskip("torch", exc_type=ImportError)
     (node,) = runpy.run_path(str(NODE))["NODE_CLASS_MAPPINGS"].values()
     inputs = node.INPUT_TYPES()
-    given = {name: more["default"] for kind in inputs.values() for name, (_, more) in kind.items()}
+    arguments = {name: more["default"] for kind in inputs.values() for name, (_, more) in kind.items()}
     assert node.RETURN_TYPES == ("IMAGE",)
     with server(keys=Keys([KEY])) as address:
-        given |= {"server": f"http://{address.host}:{address.port}", "api_key": KEY}
-        given |= {"prompt": PROMPT, "seed": 3, "method": "eagle2", "temperature": 1.0, "images": 2}
+        arguments |= {"server": f"http://{address.host}:{address.port}", "api_key": KEY}
+        arguments |= {"prompt": PROMPT, "seed": 3, "method": "eagle2", "temperature": 1.0, "images": 2}
         draw = getattr(node(), node.FUNCTION)
-        (images,) = draw(**given)
+        (images,) = draw(**arguments)
         with pytest.raises(RuntimeError, match="Underpaint: unknown word 'zebra'"):
-            draw(**{**given, "prompt": "a zebra"})
+            draw(**{**arguments, "prompt": "a zebra"})
     expected = expected_pictures(request(PROMPT, (3, 4), "eagle2", temperature=1.0))
     assert images.dtype.is_floating_point
     np.testing.assert_array_equal((images.numpy() * 255).round().astype(np.uint8), np.stack(expected))
     with pytest.raises(RuntimeError, match=r"Underpaint: no server at http://127\.0\.0\.1:9"):
-        draw(**{**given, "server": "http://127.0.0.1:9"})
+        draw(**{**arguments, "server": "http://127.0.0.1:9"})
 
 
 def documented_calls() -> list[str]:
@@ -102,8 +102,8 @@ def test_curl_of_the_how_to_draws(place: int, expected: str) -> None:
     assert len(documented_calls()) == 4
     with server() as address:
         call = documented_calls()[place].replace("127.0.0.1:8000", f"{address.host}:{address.port}")
-        shown = subprocess.run(shlex.split(call), capture_output=True, text=True, timeout=SECONDS, check=True).stdout
-    assert expected in shown
+        output = subprocess.run(shlex.split(call), capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    assert expected in output
 
 
 def test_the_node_needs_nothing_of_this_project() -> None:

@@ -16,8 +16,8 @@ from tests.serve.served import PATH, PROMPT
 
 
 def test_a_port_in_use_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ran = run_program(f"serve --port {taken.getsockname()[1]}", tmp_path, monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ran = run_program(f"serve --port {listener.getsockname()[1]}", tmp_path, monkeypatch)
     assert (ran.code, ran.crash) == (2, "")
     assert "where nothing listens, got: Address already in use; choose another port" in ran.err
     assert ran.err.count("error: ") == 1
@@ -38,9 +38,9 @@ def test_a_signal_ends_it_after_what_it_accepted(sign: signal.Signals) -> None:
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert running.stdout is not None
-        said = running.stdout.readline()
-        where = re.search(r"http://127.0.0.1:\d+", said)
-        assert where is not None, said
+        first_line = running.stdout.readline()
+        where = re.search(r"http://127.0.0.1:\d+", first_line)
+        assert where is not None, first_line
         body = {"prompt": PROMPT, "seed": 1, "stream": True, "events": True, "method": "ar"}
         with httpx2.Client(timeout=120) as client, client.stream("POST", where.group() + PATH, json=body) as answer:
             lines = answer.iter_lines()

@@ -119,23 +119,27 @@ def engine_loop(slots: int = 2) -> AbstractContextManager[EngineLoop]:
     )
 
 
-def form(asked: DrawRequest) -> DeviceForm:
-    sampling = SamplingParams(guidance=2.0, temperature=1.0 if asked.temperature is None else asked.temperature)
-    method = build_method(asked.method, resolve(asked.method, sampling.temperature), TablePipeline().tables)
+def form(draw_request: DrawRequest) -> DeviceForm:
+    sampling = SamplingParams(
+        guidance=2.0, temperature=1.0 if draw_request.temperature is None else draw_request.temperature
+    )
+    method = build_method(
+        draw_request.method, resolve(draw_request.method, sampling.temperature), TablePipeline().tables
+    )
     return form_of(method, sampling, GRID)
 
 
-def reference(asked: DrawRequest) -> Decoded:
+def reference(draw_request: DrawRequest) -> Decoded:
     """What the reference decodes by draft trees on the same tables, on the host."""
-    how: Any = form(asked)
-    condition = TablePipeline().condition(asked.prompt)
+    how: Any = form(draw_request)
+    condition = TablePipeline().condition(draw_request.prompt)
     hosts = [TableHost(one, GRID, how.sampler, one is DRAFTER, first_of(condition)) for one in (TARGET, DRAFTER)]
     drafter, policy = (None, POLICIES["chain"].make()) if how.policy is None else (hosts[1], how.policy)
-    return decode(hosts[0], drafter, policy, how.rule, noise_of(condition, asked.seeds[0]))
+    return decode(hosts[0], drafter, policy, how.rule, noise_of(condition, draw_request.seeds[0]))
 
 
-def right(asked: DrawRequest, events: list[Event]) -> None:
-    np.testing.assert_array_equal(pictures(events)[0], TablePipeline().picture(reference(asked).tokens))
+def right(draw_request: DrawRequest, events: list[Event]) -> None:
+    np.testing.assert_array_equal(pictures(events)[0], TablePipeline().picture(reference(draw_request).tokens))
 
 
 LONG, SHORT = request(PROMPT, (1,), "ar"), request(OTHER, (2,), "speculative")
@@ -163,14 +167,14 @@ def test_pictures_that_come_at_any_time_are_those_drawn_alone() -> None:
 
 
 def test_pictures_of_one_kind_share_their_passes() -> None:
-    wanted = [replace(LONG, seeds=(seed,)) for seed in range(4)]
+    requests = [replace(LONG, seeds=(seed,)) for seed in range(4)]
     with engine_loop(slots=4) as engine:
         gate = gate_of(engine)
         gate.shut()
-        tickets = [engine.submit(one) for one in wanted]
+        tickets = [engine.submit(one) for one in requests]
         until(lambda: len(engine._tickets) == 4)
         gate.let()
-        for one, events in zip(wanted, events_of(*tickets), strict=True):
+        for one, events in zip(requests, events_of(*tickets), strict=True):
             right(one, events)
         assert gate.passes <= 2 * GRID.cells  # alone they take GRID.cells - 1 each
         text = engine.metrics.text().decode()
@@ -253,26 +257,26 @@ def test_a_picture_whose_program_finds_no_place_is_not_overtaken(monkeypatch: py
     with engine_loop(slots=2) as engine:
         gate = gate_of(engine)
         gate.shut()
-        wanted = [replace(LONG, client="a"), replace(SHORT, client="b"), replace(LONG, client="c")]
-        tickets = [engine.submit(one) for one in wanted]
+        requests = [replace(LONG, client="a"), replace(SHORT, client="b"), replace(LONG, client="c")]
+        tickets = [engine.submit(one) for one in requests]
         until(lambda: busy(engine) == (1, 2))
         gate.let(2)
         until(lambda: gate.allowed == 0)
         assert busy(engine) == (1, 2)  # a slot is free, and both wait
         gate.let()
-        for one, events in zip(wanted, events_of(*tickets), strict=True):
+        for one, events in zip(requests, events_of(*tickets), strict=True):
             right(one, events)
 
 
 @pytest.mark.parametrize("name", ["ar", "speculative", "eagle1"])
 def test_events_are_those_of_the_reference(name: str) -> None:
-    asked = request(OTHER, (2,), name, events=True, partial_images=1)
+    draw_request = request(OTHER, (2,), name, events=True, partial_images=1)
     with engine_loop(slots=1) as engine:
-        ticket = engine.submit(asked)
+        ticket = engine.submit(draw_request)
         (events,) = events_of(ticket)
     job = Job(ticket, None, 0)  # type: ignore[arg-type]
     host = Picture(job, np.full(GRID.cells, NO_TOKEN, dtype=np.int64))
-    cycles = reference(asked).cycles
+    cycles = reference(draw_request).cycles
     assert [one for one in events if isinstance(one, CellsEvent)] == [host.after_cycle(one) for one in cycles]
     (part,) = (one for one in events if isinstance(one, PartialImage))
     assert 2 * part.decided >= GRID.cells
@@ -283,13 +287,13 @@ def test_events_are_those_of_the_reference(name: str) -> None:
 
 
 def test_cells_in_any_order_come_as_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request(PROMPT, (1,), "zipar", events=True)
+    draw_request = request(PROMPT, (1,), "zipar", events=True)
     narrow = {"zipar": ["window=1"]}
     monkeypatch.setattr(
         models, "resolve", lambda name, temperature, **_: resolve(name, temperature, settings=narrow.get(name, ()))
     )
     with engine_loop(slots=1) as engine:
-        (events,) = events_of(engine.submit(asked))
+        (events,) = events_of(engine.submit(draw_request))
     steps = [one for one in events if isinstance(one, CellsEvent)]
     cells = [cell for one in steps for cell, _ in one.drawn]
     assert sorted(cells) == list(range(GRID.cells))

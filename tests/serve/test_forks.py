@@ -20,10 +20,10 @@ from underpaint.serve.models import ServedModels
 PROMPTS = ("a woolly fox left of an outlined pumpkin", "a glossy whale right of an owl")
 
 
-def interleaved(models: OpenModels, wanted: Sequence[tuple[str, str, int]], sampling: Any) -> list[list[int]]:
+def interleaved(models: OpenModels, tasks: Sequence[tuple[str, str, int]], sampling: Any) -> list[list[int]]:
     """Tokens of drawings by (method, prompt, seed), each on a fork; each begins a cycle after the one before it."""
     sessions = []
-    for name, prompt, seed in wanted:
+    for name, prompt, seed in tasks:
         fork = models.fork()
         condition = fork.condition(prompt)
         method = build_method(name, resolve(name, sampling.temperature), fork.tables)
@@ -33,15 +33,15 @@ def interleaved(models: OpenModels, wanted: Sequence[tuple[str, str, int]], samp
         for one in sessions[:-1]:
             one.step()
     tokens: list[list[int]] = [[] for _ in sessions]
-    left = dict(enumerate(sessions))
-    while left:
-        for place, session in list(left.items()):
+    unfinished = dict(enumerate(sessions))
+    while unfinished:
+        for place, session in list(unfinished.items()):
             if not session.step():
-                tokens[place] = left.pop(place).result().tokens.tolist()
+                tokens[place] = unfinished.pop(place).result().tokens.tolist()
     return tokens
 
 
-def alone(models: OpenModels, wanted: Sequence[tuple[str, str, int]], sampling: Any) -> list[list[int]]:
+def alone(models: OpenModels, tasks: Sequence[tuple[str, str, int]], sampling: Any) -> list[list[int]]:
     return [
         list(
             draw(
@@ -52,23 +52,23 @@ def alone(models: OpenModels, wanted: Sequence[tuple[str, str, int]], sampling: 
                 seed,
             ).tokens
         )
-        for name, prompt, seed in wanted
+        for name, prompt, seed in tasks
     ]
 
 
 def test_forks_of_the_shipped_models_draw_what_the_pipeline_draws() -> None:
     pipeline = Pipeline.open(resolution=64)
-    wanted = [
+    tasks = [
         ("eagle2", PROMPTS[0], 1),
         ("jacobi-lookup", PROMPTS[0], 2),
     ]
-    assert interleaved(pipeline, wanted, pipeline.sampling) == alone(pipeline, wanted, pipeline.sampling)
+    assert interleaved(pipeline, tasks, pipeline.sampling) == alone(pipeline, tasks, pipeline.sampling)
 
 
 def test_forks_share_low_targets_and_resamplers() -> None:
     pipeline = Pipeline.open(resolution=128)
-    wanted = [("mulo-islands", PROMPTS[0], 1), ("jacobi-lookup", PROMPTS[1], 1)]
-    assert interleaved(pipeline, wanted, pipeline.sampling) == alone(pipeline, wanted, pipeline.sampling)
+    tasks = [("mulo-islands", PROMPTS[0], 1), ("jacobi-lookup", PROMPTS[1], 1)]
+    assert interleaved(pipeline, tasks, pipeline.sampling) == alone(pipeline, tasks, pipeline.sampling)
     fork = pipeline.fork()
     assert fork.low.target(2).decoder is pipeline.low.target(2).decoder
     assert fork.low.target(2) is not pipeline.low.target(2)
@@ -95,8 +95,8 @@ def test_forks_of_a_live_model_draw_what_it_draws() -> None:
     live = family_of(tiny.model)(tiny.model, None, grid=grid_of("janus"), longest_prompt=64)
     pipeline = LivePipeline(live, LiveDrafter(new_drafter(live), live.sampling))
     prompt = ",".join(map(str, tiny.prompt))
-    wanted = [("eagle2", prompt, 1), ("jacobi-lookup", prompt, 2), ("ar", prompt, 3), ("eagle2", prompt, 4)]
-    assert interleaved(pipeline, wanted, pipeline.sampling) == alone(pipeline, wanted, pipeline.sampling)
+    tasks = [("eagle2", prompt, 1), ("jacobi-lookup", prompt, 2), ("ar", prompt, 3), ("eagle2", prompt, 4)]
+    assert interleaved(pipeline, tasks, pipeline.sampling) == alone(pipeline, tasks, pipeline.sampling)
 
 
 def test_the_shipped_folder_is_served_at_each_of_its_resolutions() -> None:
@@ -105,9 +105,9 @@ def test_the_shipped_folder_is_served_at_each_of_its_resolutions() -> None:
     assert (served.name, served.default_size) == ("textured-scenes", "128x128")
     engine = EngineLoop(served, slots=2)
     try:
-        asked = [request(PROMPTS[0], (3,), "jacobi-lookup", size="64x64"), request(PROMPTS[1], (4,), "mulo-islands")]
-        drawn = events_of(*(engine.submit(one) for one in asked))
-        for one, events, size in zip(asked, drawn, served.pipelines, strict=True):
+        requests = [request(PROMPTS[0], (3,), "jacobi-lookup", size="64x64"), request(PROMPTS[1], (4,), "mulo-islands")]
+        event_lists = events_of(*(engine.submit(one) for one in requests))
+        for one, events, size in zip(requests, event_lists, served.pipelines, strict=True):
             models = served.pipelines[size]
             (tokens,) = alone(models, [(one.method, one.prompt, one.seeds[0])], models.sampling)
             np.testing.assert_array_equal(pictures(events)[0], models.picture(np.array(tokens)))

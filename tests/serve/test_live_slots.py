@@ -56,10 +56,10 @@ def picture_of(pipeline: LivePipeline, method: str, prompt: str, seed: int, guid
     return Picture(Job(None, prepared, 0), np.full(pipeline.grid.cells, NO_TOKEN, dtype=np.int64))  # type: ignore[arg-type]
 
 
-def drawn(pipeline: LivePipeline, wanted: Sequence[tuple[str, str, int]], leaves: int | None = None) -> list[list[int]]:
+def drawn(pipeline: LivePipeline, tasks: Sequence[tuple[str, str, int]], leaves: int | None = None) -> list[list[int]]:
     """Tokens of pictures in three slots; a later one joins as soon as there is a slot. One may leave in its middle."""
     slots = SessionSlots(SimpleNamespace(pipelines={AUTO: pipeline}, default_size=AUTO), 3)  # type: ignore[arg-type]
-    pictures = [picture_of(pipeline, *one) for one in wanted]
+    pictures = [picture_of(pipeline, *one) for one in tasks]
     waiting, tokens = list(pictures), {}
     for turn in range(1000):
         if waiting and slots.takes(waiting[0].job.prepared) and turn % 3 == 0:
@@ -80,7 +80,7 @@ def test_pictures_that_share_passes_are_those_drawn_alone(
     pipeline: LivePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together, run = [], SharedPasses.run
-    monkeypatch.setattr(SharedPasses, "run", lambda self, asked: together.append(len(asked)) or run(self, asked))
+    monkeypatch.setattr(SharedPasses, "run", lambda self, inputs: together.append(len(inputs)) or run(self, inputs))
     assert drawn(pipeline, WANTED) == alone(pipeline, WANTED, pipeline.sampling)
     assert together.count(3) > 0
     assert together.count(2) + together.count(3) > together.count(1)

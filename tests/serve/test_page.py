@@ -85,40 +85,40 @@ window.fetch = real;
 @needs_browser
 def test_it_draws_both_pictures_and_steps_through_them(tmp_path: Path) -> None:
     with engine_loop(limits=Limits()) as engine:
-        found = browse(create_app(engine), engine, WHOLE, tmp_path)
+        page_state = browse(create_app(engine), engine, WHOLE, tmp_path)
         colours = engine.code_colours()
-    assert found["failures"] == []
-    assert found["busy"] == [True, False]
-    assert found["problem"] is True
-    assert found["names"] == ["eagle2", "Plain decoding (ar)"]
-    for method, shown in zip(("eagle2", "ar"), found["pictures"], strict=True):
+    assert page_state["failures"] == []
+    assert page_state["busy"] == [True, False]
+    assert page_state["problem"] is True
+    assert page_state["names"] == ["eagle2", "Plain decoding (ar)"]
+    for method, picture in zip(("eagle2", "ar"), page_state["pictures"], strict=True):
         (expected,) = expected_pictures(request(PROMPT, (5,), method, temperature=1.0))
-        np.testing.assert_array_equal(pixels(base64.b64decode(shown)), expected)
-    passes = [cost["target_passes"] for cost in found["costs"]]
-    assert passes[0] < passes[1] == found["steps"][1]
-    assert found["state"].startswith(f"Done with seed 5: {passes[0]} target passes in place of {passes[1]}.")
+        np.testing.assert_array_equal(pixels(base64.b64decode(picture)), expected)
+    passes = [cost["target_passes"] for cost in page_state["costs"]]
+    assert passes[0] < passes[1] == page_state["steps"][1]
+    assert page_state["state"].startswith(f"Done with seed 5: {passes[0]} target passes in place of {passes[1]}.")
     cells = passes[1]
-    assert found["counts"][1].startswith(f"{cells} target passes{cells} of {cells} cells, 1.00 tokens a pass, ")
-    assert found["slider"] == [str(cells), str(cells)]
-    assert found["early"][1] == f"cycle 22 of {cells} cells, 1.00 tokens a cycle0 accepted, 0 rejected, 0 redrawn"
-    assert (found["undecided"], found["alike"]) == (2, cells)
-    accepted, rejected, redrawn = map(sum, zip(*found["marks"], strict=True))
+    assert page_state["counts"][1].startswith(f"{cells} target passes{cells} of {cells} cells, 1.00 tokens a pass, ")
+    assert page_state["slider"] == [str(cells), str(cells)]
+    assert page_state["early"][1] == f"cycle 22 of {cells} cells, 1.00 tokens a cycle0 accepted, 0 rejected, 0 redrawn"
+    assert (page_state["undecided"], page_state["alike"]) == (2, cells)
+    accepted, rejected, redrawn = map(sum, zip(*page_state["marks"], strict=True))
     assert min(accepted, rejected, redrawn) > 0
-    assert min(found["earlyColours"]) > 2
-    assert found["codes"] == list(colours)
-    assert (found["wide"], found["fetched"]) == (False, [])
+    assert min(page_state["earlyColours"]) > 2
+    assert page_state["codes"] == list(colours)
+    assert (page_state["wide"], page_state["fetched"]) == (False, [])
 
 
 @needs_browser
 def test_it_says_plainly_what_went_wrong(tmp_path: Path) -> None:
     limits = Limits(prompt_characters=200)
     with engine_loop(limits=limits) as engine:
-        found = browse(create_app(engine, limits), engine, REFUSED, tmp_path)
-    assert found["failures"] == []
-    assert found["invalid"] is False
-    assert "unknown word 'knows'; did you mean 'owl'?" in found["prompt"]
-    assert found["long"] == f"prompt: expected at most 200 characters, got {20 * len(PROMPT)}; shorten it"
-    assert found["away"] == "The server cannot be reached. Is it still running?"
+        page_state = browse(create_app(engine, limits), engine, REFUSED, tmp_path)
+    assert page_state["failures"] == []
+    assert page_state["invalid"] is False
+    assert "unknown word 'knows'; did you mean 'owl'?" in page_state["prompt"]
+    assert page_state["long"] == f"prompt: expected at most 200 characters, got {20 * len(PROMPT)}; shorten it"
+    assert page_state["away"] == "The server cannot be reached. Is it still running?"
 
 
 @needs_browser
@@ -128,13 +128,13 @@ def test_a_key_is_asked_for_and_taken(tmp_path: Path) -> None:
     fill('key', 'a-wrong-key-of-some-length'); await until(() => get2('problem').textContent !== found.asked, 'again');
     found.wrong = get2('problem').textContent; fill('key', '{KEY}'); {WHOLE}"""
     with engine_loop() as engine:
-        found = browse(create_app(engine, keys=Keys([KEY])), engine, script, tmp_path)
-    assert found["failures"] == []
-    assert found["asked"].startswith("expected a key of this server")
-    assert found["asked"].endswith("Enter it above.")
-    assert "got another one" in found["wrong"]
-    assert found["problem"] is True
-    assert min(found["colours"]) > 2
+        page_state = browse(create_app(engine, keys=Keys([KEY])), engine, script, tmp_path)
+    assert page_state["failures"] == []
+    assert page_state["asked"].startswith("expected a key of this server")
+    assert page_state["asked"].endswith("Enter it above.")
+    assert "got another one" in page_state["wrong"]
+    assert page_state["problem"] is True
+    assert min(page_state["colours"]) > 2
 
 
 @needs_browser
@@ -154,11 +154,11 @@ def test_stop_frees_the_slots(tmp_path: Path) -> None:
             until(lambda: sum(busy(engine)) == 2)
             gate.let(6)
 
-        found = browse(create_app(engine), engine, script, tmp_path, meanwhile=let_both)
+        page_state = browse(create_app(engine), engine, script, tmp_path, meanwhile=let_both)
         gate.let()
-        assert found["failures"] == []
-        assert (found["state"], found["problem"]) == ("Stopped.", True)
-        assert found["steps"] < 6
+        assert page_state["failures"] == []
+        assert (page_state["state"], page_state["problem"]) == ("Stopped.", True)
+        assert page_state["steps"] < 6
         assert engine.metrics.cancelled._value.get() == 2
 
 

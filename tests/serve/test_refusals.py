@@ -155,9 +155,9 @@ def test_only_who_shows_a_key_draws(tmp_path):
         assert address.client.get("/v1/models").status_code == 401
         assert address.client.get("/health").status_code == 200
         assert address.client.get("/ready").status_code == 200
-        own = {"authorization": f"Bearer {KEY}"}
-        assert address.client.post(PATH, json={"prompt": PROMPT}, headers=own).status_code == 200
-        assert address.client.get("/metrics", headers=own).status_code == 200
+        headers = {"authorization": f"Bearer {KEY}"}
+        assert address.client.post(PATH, json={"prompt": PROMPT}, headers=headers).status_code == 200
+        assert address.client.get("/metrics", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("content", [b"", b"# nothing\n\n", b"short\n", b"\xff" * 20, b"a" * (2 << 20)])

@@ -112,8 +112,8 @@ def front(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Repli
     started: list[ReplicaFront] = []
     monkeypatch.setattr(replica_front.asyncio, "sleep", _no_longer(asyncio.sleep))
 
-    def start(limits: Limits | None = None, **given: Any) -> tuple[ReplicaFront, Replicas]:
-        stand_ins = Replicas(**given)
+    def start(limits: Limits | None = None, **options: Any) -> tuple[ReplicaFront, Replicas]:
+        stand_ins = Replicas(**options)
         monkeypatch.setattr(replica_front, "Deployment", lambda *_: stand_ins)
         started.append(ReplicaFront(lambda threads: None, Scale(1, 1), 2, limits))  # type: ignore[arg-type, return-value]
         return started[-1], stand_ins
@@ -141,10 +141,10 @@ def received(front: ReplicaFront, request: DrawRequest = REQUEST) -> list[Event]
 
 
 def of_image(events: list[Event], image: int) -> list[Event]:
-    own = [event for event in events if not isinstance(event, RequestError) and event.image == image]
+    image_events = [event for event in events if not isinstance(event, RequestError) and event.image == image]
     return [
         replace(one, image=0, queue_seconds=0.0) if isinstance(one, FinishedImage) else replace(one, image=0)
-        for one in own
+        for one in image_events
     ]
 
 

@@ -75,15 +75,15 @@ REQUESTS = st.lists(
 @given(REQUESTS, st.integers(1, 3))
 def test_a_picture_does_not_depend_on_what_else_is_drawn(wanted, slots):
     """Requests arrive while others are under way: each after so many passes of those before it."""
-    asked = [request(prompt, (seed,), method, temperature=heat) for prompt, method, seed, heat, _ in wanted]
+    requests = [request(prompt, (seed,), method, temperature=heat) for prompt, method, seed, heat, _ in wanted]
     with engine_loop(slots) as engine:
         gate, tickets = gate_of(engine), []
         gate.shut()
-        for one, (*_, passes) in zip(asked, wanted, strict=True):
+        for one, (*_, passes) in zip(requests, wanted, strict=True):
             tickets.append(engine.submit(one))
             gate.let(passes)
         gate.let()
-        for one, events in zip(asked, events_of(*tickets), strict=True):
+        for one, events in zip(requests, events_of(*tickets), strict=True):
             np.testing.assert_array_equal(pictures(events)[0], expected_pictures(one)[0])
 
 
@@ -134,7 +134,7 @@ def test_shares_are_fair_and_each_client_is_served_in_order(arrivals):
     for number, (client, cost) in enumerate(arrivals):
         queue.push(client, (client, number, cost), cost)
     served = dict.fromkeys("abc", 0.0)
-    left = {client: [one for one in arrivals if one[0] == client] for client in "abc"}
+    pending = {client: [one for one in arrivals if one[0] == client] for client in "abc"}
     last = dict.fromkeys("abc", -1)
     while len(queue):
         client, number, cost = queue.pop()
@@ -142,11 +142,11 @@ def test_shares_are_fair_and_each_client_is_served_in_order(arrivals):
         last[client] = number
         # Nobody who waits has had less than this client by more than the largest item (Goyal et al., theorem 1).
         for other in "abc":
-            if left[other]:
+            if pending[other]:
                 assert served[client] - served[other] <= 4.0
         served[client] += cost
-        left[client].pop(0)
-    assert not any(left.values())
+        pending[client].pop(0)
+    assert not any(pending.values())
 
 
 @given(st.lists(st.sampled_from("ab"), min_size=2, max_size=20))
@@ -194,12 +194,12 @@ def test_deadlines_end_what_waits_and_what_is_drawn():
     with engine_loop(slots=1) as engine:
         gate = gate_of(engine)
         gate.shut()
-        drawn, waits = engine.submit(request(seconds=30.0)), engine.submit(request(seconds=30.0))
+        active, waits = engine.submit(request(seconds=30.0)), engine.submit(request(seconds=30.0))
         patient = engine.submit(request(seeds=(9,)))
         until(lambda: busy(engine) == (1, 2))
-        let_pass(drawn, waits)
+        let_pass(active, waits)
         gate.let()
-        late = [error_of(one) for one in (drawn, waits)]
+        late = [error_of(one) for one in (active, waits)]
         assert [(one.status, one.code) for one in late] == [(504, "deadline_exceeded")] * 2
         np.testing.assert_array_equal(pictures(events_of(patient)[0])[0], expected_pictures(request(seeds=(9,)))[0])
     assert gate.passes < 15 + 15
