@@ -33,8 +33,8 @@ def randomise(module: torch.nn.Module, seed: int = 3) -> None:
     with torch.no_grad():
         for name, value in module.state_dict().items():
             if value.is_floating_point() and not name.endswith("codebook_used"):
-                drawn = torch.randn(value.shape, generator=generator)
-                value.copy_(1 + 0.1 * drawn if "norm" in name and name.endswith("weight") else 0.25 * drawn)
+                sample = torch.randn(value.shape, generator=generator)
+                value.copy_(1 + 0.1 * sample if "norm" in name and name.endswith("weight") else 0.25 * sample)
 
 
 def transformer(captions: bool, seed: int = 3) -> Transformer:

@@ -31,8 +31,8 @@ def dtok_reference(state: dict[str, Tensor], features: Tensor, tokens: Tensor) -
         gate = functional.silu(functional.linear(read, part["feed_forward.w1.weight"]))
         up = functional.linear(read, part["feed_forward.w3.weight"])
         hidden = hidden + functional.linear(gate * up, part["feed_forward.w2.weight"])
-    found = norm(hidden, state["norm.weight"])
-    return functional.linear(found, state["output.weight"]), found
+    output = norm(hidden, state["norm.weight"])
+    return functional.linear(output, state["output.weight"]), output
 
 
 @torch.no_grad()

@@ -54,11 +54,11 @@ def test_a_drafter_reads_the_caption_as_the_released_code_does(tmp_path: Path) -
     drafter.begin(scored)
     for root in (7, 21):
         fed.append(root)
-        found = drafter.expand(np.array([root]), np.array([-1]))[0]
-        np.testing.assert_allclose(found, released(fed, seen, POSITIONS - 1), atol=1e-5)
+        probs = drafter.expand(np.array([root]), np.array([-1]))[0]
+        np.testing.assert_allclose(probs, released(fed, seen, POSITIONS - 1), atol=1e-5)
         # Without the caption's positions it is another distribution.
         alone = released(fed[POSITIONS - 1 :], seen[POSITIONS - 1 :], 0)
-        assert 0.5 * np.abs(alone - found).sum() > 0.01
+        assert 0.5 * np.abs(alone - probs).sum() > 0.01
         tree = chain(root)
         once = target.score(tree)
         target.commit(tree, Verdict((), 21))

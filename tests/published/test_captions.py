@@ -32,12 +32,12 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_features_are_the_encoders_last_hidden_states(encoder: Path) -> None:
     from transformers import T5EncoderModel
 
-    found = CaptionEncoder(encoder).features("a red cat a")
-    assert found.shape == (4, 12)
-    assert found.dtype == np.float32
+    actual = CaptionEncoder(encoder).features("a red cat a")
+    assert actual.shape == (4, 12)
+    assert actual.dtype == np.float32
     with torch.no_grad():
-        wanted = T5EncoderModel.from_pretrained(encoder).eval()(torch.tensor([[1, 2, 3, 1]])).last_hidden_state[0]
-    np.testing.assert_allclose(found, wanted.float().numpy(), atol=0.05)
+        expected = T5EncoderModel.from_pretrained(encoder).eval()(torch.tensor([[1, 2, 3, 1]])).last_hidden_state[0]
+    np.testing.assert_allclose(actual, expected.float().numpy(), atol=0.05)
     assert CaptionEncoder(encoder).features("a red cat a", most=2).shape == (2, 12)
 
 

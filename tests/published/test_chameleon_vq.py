@@ -66,8 +66,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_codes_become_the_pictures_of_the_published_decoder(release: Path) -> None:
     session = open_session(release / "out" / "vq_decoder.onnx", ONE_THREAD)
-    found = session.run(None, {"codes": GRID.numpy()})[0]
-    np.testing.assert_allclose(found, decoded(vqgan_weights(CODES), GRID).numpy(), atol=1e-4)
+    pixels = session.run(None, {"codes": GRID.numpy()})[0]
+    np.testing.assert_allclose(pixels, decoded(vqgan_weights(CODES), GRID).numpy(), atol=1e-4)
     assert manifest("vq_decoder", release / "out").settings == {
         "vocab_size": CODES,
         "stride": STRIDE,
@@ -103,8 +103,8 @@ def test_transformers_encoder_gives_the_same_codes() -> None:
     state, model = vqgan_weights(CODES), ChameleonVQVAE(config).eval()
     model.load_state_dict({name: value for name, value in state.items() if not name.startswith("decoder.")})
     with torch.no_grad():
-        found = model.encode(PIXELS).image_tokens
-    assert torch.equal(found.ravel(), encoded(state, PIXELS).ravel())
+        codes = model.encode(PIXELS).image_tokens
+    assert torch.equal(codes.ravel(), encoded(state, PIXELS).ravel())
 
 
 @pytest.mark.parametrize("inside", ["", "model.vqmodel."])
@@ -115,8 +115,8 @@ def test_attention_at_the_coarsest_level_is_read_from_the_file(tmp_path: Path, i
     model = load("chameleon-vq", tmp_path / "vqgan.ckpt").vq
     assert model is not None
     with torch.no_grad():
-        found = model.decode_codes(GRID.reshape(2, -1)[:, :16])
-    torch.testing.assert_close(found, decoded(state, GRID.reshape(2, -1)[:, :16].reshape(2, 4, 4)), atol=1e-4, rtol=0)
+        pixels = model.decode_codes(GRID.reshape(2, -1)[:, :16])
+    torch.testing.assert_close(pixels, decoded(state, GRID.reshape(2, -1)[:, :16].reshape(2, 4, 4)), atol=1e-4, rtol=0)
     np.testing.assert_array_equal(model.encode(PIXELS), encoded(state, PIXELS).reshape(2, -1))
 
 
@@ -150,8 +150,8 @@ def test_a_file_of_another_form_is_one_line(
     tmp_path: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]], message: str
 ) -> None:
     save_vqgan(tmp_path / "vqgan.ckpt", change(vqgan_weights(CODES)))
-    own = ["--kind", "chameleon-vq", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(underpaint, ["export", str(tmp_path / "vqgan.ckpt"), *own])
+    options = ["--kind", "chameleon-vq", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(underpaint, ["export", str(tmp_path / "vqgan.ckpt"), *options])
     assert result.exit_code == 2
     assert message in result.output
     assert result.output.count("\n") == 1
@@ -193,8 +193,8 @@ def test_a_tokenizer_of_other_codes_than_the_targets_is_refused(anole: Path, tmp
         (other, "other codes than those of 'target'"),
     ):
         save_vqgan(tmp_path / "vqgan.ckpt", state)
-        own = ["--kind", "chameleon-vq", "--out", str(anole / "out")]
-        result = CliRunner().invoke(underpaint, ["export", str(tmp_path / "vqgan.ckpt"), *own])
+        options = ["--kind", "chameleon-vq", "--out", str(anole / "out")]
+        result = CliRunner().invoke(underpaint, ["export", str(tmp_path / "vqgan.ckpt"), *options])
         assert result.exit_code == 2
         assert re.search(message, result.output), result.output
     assert manifest("vq_decoder", anole / "out").export == manifest("vq_decoder", release / "out").export
@@ -229,14 +229,14 @@ def test_an_exported_chameleon_draws_pictures(anole: Path, tmp_path: Path) -> No
     ]
     result = runner.invoke(underpaint, [*common, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    drawn = [json.loads(line) for line in (tmp_path / "drawings.jsonl").read_text().splitlines()[1:]]
-    assert {each["method"] for each in drawn} == {"ar", "eagle2"}
-    for each in drawn:
+    drawings = [json.loads(line) for line in (tmp_path / "drawings.jsonl").read_text().splitlines()[1:]]
+    assert {each["method"] for each in drawings} == {"ar", "eagle2"}
+    for each in drawings:
         codes = torch.tensor(each["tokens"]).reshape(1, OPTIONS.grid_side, OPTIONS.grid_side)
         assert len(codes.unique()) > 2
         expected = to_bytes(decoded(vqgan_weights(CODES), codes)[0].numpy())
-        found = np.asarray(Image.open(tmp_path / "pictures" / each["method"] / "0000-seed0.png"))
-        assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+        picture = np.asarray(Image.open(tmp_path / "pictures" / each["method"] / "0000-seed0.png"))
+        assert np.abs(picture.astype(int) - expected.astype(int)).max() <= 1
     # `transformers` reads the same code from each of the target's vocabulary ids.
-    known = ChameleonImageVocabularyMapping(MAP).bpe2img
-    assert known == {int(place): code for code, place in enumerate(IMAGE_IDS)}
+    codes_by_id = ChameleonImageVocabularyMapping(MAP).bpe2img
+    assert codes_by_id == {int(place): code for code, place in enumerate(IMAGE_IDS)}

@@ -46,12 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
 
 def compared(folder: Path, out: Path, *more: str) -> tuple[dict[tuple[str, str], Any], dict[str, Any], str]:
     """Drawings by method and prompt, the report, and what was printed."""
-    asked = ["compare", "1", "3", "--models", str(folder), "--top-k", "0", "--guidance", "2", "--out", str(out)]
-    result = CliRunner().invoke(app, [*asked, *more])
+    command = ["compare", "1", "3", "--models", str(folder), "--top-k", "0", "--guidance", "2", "--out", str(out)]
+    result = CliRunner().invoke(app, [*command, *more])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in (out / "drawings.jsonl").read_text().splitlines()]
-    held = {(line["method"], line["prompt"]): line for line in lines if "tokens" in line}
-    return held, json.loads((out / "compare.json").read_text()), result.output
+    drawings = {(line["method"], line["prompt"]): line for line in lines if "tokens" in line}
+    return drawings, json.loads((out / "compare.json").read_text()), result.output
 
 
 def test_a_comparison_on_the_device_draws_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_a_comparison_on_the_device_draws_the_host_s_tokens(folder: Path, tmp_pa
     for (method, prompt), line in device.items():
         assert line["tokens"] == host["ar", prompt]["tokens"], method
         assert line["batch"] == 2
-    wanted, rows = ({row["method"]: row for row in one["rows"]} for one in (host_report, report))
+    expected_rows, rows = ({row["method"]: row for row in one["rows"]} for one in (host_report, report))
     for figure in ("tokens_per_cycle", "target_nfe", "mean_depth", "mean_nodes", "kept_share"):
-        assert rows["eagle2"][figure] == pytest.approx(wanted["eagle2"][figure]), figure
+        assert rows["eagle2"][figure] == pytest.approx(expected_rows["eagle2"][figure]), figure
     assert rows["ar-eager"]["speedup_over_eager"] == rows["ar"]["speedup"] == 1
     assert rows["eagle2"]["speedup_over_eager"] > 0
     assert rows["eagle2"]["device_ms_per_cycle"] > rows["eagle2"]["host_ms_per_cycle"] > 0
@@ -81,20 +81,20 @@ def test_after_a_trial_the_faster_of_drafting_and_plain_decoding_draws_the_host_
 ) -> None:
     shared = ["--models", str(folder), "--top-k", "0", "--temperature", "0", "--save-tokens", "--out", str(tmp_path)]
     tree = ["--method", "eagle2", "--set", "depth=2", "--set", "total_tokens=3"]
-    asked = ["generate", *"12345", *shared, *tree, *ON_DEVICE, "--draft-if-faster"]
-    result = CliRunner().invoke(app, asked)
+    command = ["generate", *"12345", *shared, *tree, *ON_DEVICE, "--draft-if-faster"]
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    told = re.search(
+    match = re.search(
         r"([\d.]+) s per picture by eagle2, ([\d.]+) s by plain autoregression: .* by (\w+)", result.output
     )
-    assert told is not None
-    assert told[3] == ("ar" if float(told[2]) < float(told[1]) else "eagle2")
-    drawn = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
-    assert [one["method"] for one in drawn] == ["eagle2", "eagle2", "ar", "ar", told[3]]
+    assert match is not None
+    assert match[3] == ("ar" if float(match[2]) < float(match[1]) else "eagle2")
+    drawings = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    assert [one["method"] for one in drawings] == ["eagle2", "eagle2", "ar", "ar", match[3]]
     host = CliRunner().invoke(app, ["generate", *"12345", *shared[:-1], str(tmp_path / "host"), "--method", "ar"])
     assert host.exit_code == 0, host.output
     plain = [json.loads(path.read_text())["tokens"] for path in sorted((tmp_path / "host").glob("*.json"))]
-    assert [one["tokens"] for one in drawn] == plain
+    assert [one["tokens"] for one in drawings] == plain
 
 
 def test_plain_decoding_draws_the_host_s_tokens_at_temperature_1(folder: Path, tmp_path: Path) -> None:
@@ -107,27 +107,27 @@ def test_plain_decoding_draws_the_host_s_tokens_at_temperature_1(folder: Path, t
 
 
 def test_pictures_are_drawn_in_batches(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ["generate", "1", "3", "--models", str(folder), "--top-k", "0", "--method", "ar", "--seeds", "2"]
-    asked += ["--save-tokens", "--temperature", "1"]
+    command = ["generate", "1", "3", "--models", str(folder), "--top-k", "0", "--method", "ar", "--seeds", "2"]
+    command += ["--save-tokens", "--temperature", "1"]
     by = {"host": (), "device": (*ON_DEVICE, "--batch", "3")}
-    found = {}
+    tokens = {}
     for name, more in by.items():
-        result = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / name), *more])
+        result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / name), *more])
         assert result.exit_code == 0, result.output
         files = sorted((tmp_path / name).iterdir())
-        found[name] = {file.name: json.loads(file.read_text())["tokens"] for file in files if file.suffix == ".json"}
+        tokens[name] = {file.name: json.loads(file.read_text())["tokens"] for file in files if file.suffix == ".json"}
         assert len(files) == 8
-    assert found["device"] == found["host"]
+    assert tokens["device"] == tokens["host"]
 
     whole = drawing.DeviceRunner.decode_all
 
-    def spoilt(runner: Any, arrivals: Any, **given: Any) -> Iterator[tuple[int, DecodedImage]]:
-        for number, image in whole(runner, arrivals, **given):
+    def spoilt(runner: Any, arrivals: Any, **kwargs: Any) -> Iterator[tuple[int, DecodedImage]]:
+        for number, image in whole(runner, arrivals, **kwargs):
             yield number, image if number else image._replace(tokens=None, error="its logits held NaN")
 
     monkeypatch.setattr(drawing.DeviceRunner, "decode_all", spoilt)
     fewer = ["--out", str(tmp_path / "spoilt"), *by["device"], "--batch", "2", "--seeds", "1"]
-    result = CliRunner().invoke(app, [*asked, *fewer])
+    result = CliRunner().invoke(app, [*command, *fewer])
     assert result.exit_code == 2
     assert "1 pictures were not drawn, the others are written: " in result.output
     assert "its logits held NaN" in result.output
@@ -139,10 +139,10 @@ def test_too_little_memory_is_told_before_weights_are_read(folder: Path, monkeyp
     monkeypatch.setattr("underpaint.runtime.device.folder.read_decoder", lambda *_: pytest.fail("weights were read"))
     result = CliRunner().invoke(app, ["compare", "1", "--models", str(folder), "--methods", "ar", *ON_DEVICE])
     assert result.exit_code == 2
-    told = (
+    message = (
         r"needs 0.0 GiB \(0.0 of them for the weights\), [\d,]+ bytes; the device has 0.0 free, 1 bytes; not one image"
     )
-    assert re.search(told, " ".join(result.output.split()))
+    assert re.search(message, " ".join(result.output.split()))
 
 
 def test_lumina_s_lines_are_drawn_as_on_the_host(tmp_path: Path) -> None:
@@ -153,22 +153,22 @@ def test_lumina_s_lines_are_drawn_as_on_the_host(tmp_path: Path) -> None:
     chameleon(False, 4).save_pretrained(tmp_path / "lumina")
     export_checkpoint(Request("chameleon", tmp_path / "lumina", options=LUMINA, neighbours=5), tmp_path / "out")
     cold = ["--temperature", "0", "--methods", "ar", "--guidance", "3", "--top-k", "0"]
-    found = {}
+    drawings = {}
     for name, more in {"host": (), "device": (*ON_DEVICE, "--batch", "2")}.items():
-        asked = ["compare", "1,40,41,42,51", "1,51", "--models", str(tmp_path / "out"), "--out", str(tmp_path / name)]
-        result = CliRunner().invoke(app, [*asked, *cold, *more])
+        command = ["compare", "1,40,41,42,51", "1,51", "--models", str(tmp_path / "out"), "--out", str(tmp_path / name)]
+        result = CliRunner().invoke(app, [*command, *cold, *more])
         assert result.exit_code == 0, result.output
         lines = [json.loads(line) for line in (tmp_path / name / "drawings.jsonl").read_text().splitlines()]
-        found[name] = {(line["method"], line["prompt"]): line["tokens"] for line in lines if "tokens" in line}
-    assert len(found["device"]) == 4
-    for (method, prompt), tokens in found["device"].items():
-        assert tokens == found["host"]["ar", prompt], method
+        drawings[name] = {(line["method"], line["prompt"]): line["tokens"] for line in lines if "tokens" in line}
+    assert len(drawings["device"]) == 4
+    for (method, prompt), tokens in drawings["device"].items():
+        assert tokens == drawings["host"]["ar", prompt], method
 
 
 def test_jacobi_windows_draw_the_host_s_tokens_and_need_no_drafter(folder: Path, tmp_path: Path) -> None:
-    asked = ("--methods", "ar,scd-maximal", "--set", "scd-maximal.window=4")
-    host, _, _ = compared(folder, tmp_path / "host", *asked)
-    device, report, _ = compared(folder, tmp_path / "device", *asked, *ON_DEVICE, "--batch", "2")
+    options = ("--methods", "ar,scd-maximal", "--set", "scd-maximal.window=4")
+    host, _, _ = compared(folder, tmp_path / "host", *options)
+    device, report, _ = compared(folder, tmp_path / "device", *options, *ON_DEVICE, "--batch", "2")
     for prompt in "13":
         for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
             assert device["scd-maximal", prompt][figure] == host["scd-maximal", prompt][figure], figure
@@ -178,30 +178,30 @@ def test_jacobi_windows_draw_the_host_s_tokens_and_need_no_drafter(folder: Path,
 def test_row_fronts_draw_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
     settings = ("zipar.window=2", "zipar-adaptive.window=1", "pjd.window=2", "pjd.lead=1")
     small = [part for setting in settings for part in ("--set", setting)]
-    asked = ("--temperature", "0", "--methods", "zipar,zipar-adaptive,pjd", *small)
-    host, _, _ = compared(folder, tmp_path / "host", *asked)
-    device, _, _ = compared(folder, tmp_path / "device", *asked, *ON_DEVICE, "--batch", "2")
+    options = ("--temperature", "0", "--methods", "zipar,zipar-adaptive,pjd", *small)
+    host, _, _ = compared(folder, tmp_path / "host", *options)
+    device, _, _ = compared(folder, tmp_path / "device", *options, *ON_DEVICE, "--batch", "2")
     assert {method for method, _ in host} == {"ar", "zipar", "zipar-adaptive", "pjd"}
-    for drawn in host:
+    for key in host:
         for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
-            assert device[drawn][figure] == host[drawn][figure], (drawn, figure)
+            assert device[key][figure] == host[key][figure], (key, figure)
 
 
 def test_an_engine_draws_what_torch_draws(folder: Path, tmp_path: Path) -> None:
-    asked = ("--temperature", "0", "--methods", "ar")
+    options = ("--temperature", "0", "--methods", "ar")
     by_onnx = (*ON_DEVICE, "--forward", "onnx")
     missing = CliRunner().invoke(
         app, ["compare", "1", "--models", str(folder), "--methods", "ar", "--out", str(tmp_path), *by_onnx]
     )
     assert missing.exit_code == 2
     assert f"write it with `underpaint engine {folder} --backend onnx`" in " ".join(missing.output.split())
-    made = CliRunner().invoke(app, ["engine", str(folder), "--backend", "onnx"])
-    assert made.exit_code == 0, made.output
-    assert [line.split(":")[0] for line in made.output.splitlines()] == [
+    result = CliRunner().invoke(app, ["engine", str(folder), "--backend", "onnx"])
+    assert result.exit_code == 0, result.output
+    assert [line.split(":")[0] for line in result.output.splitlines()] == [
         *("drafter.layers.onnx", "drafter.head.onnx", "target.layers.onnx", "target.head.onnx")
     ]
-    host, _, _ = compared(folder, tmp_path / "host", *asked)
-    device, report, printed = compared(folder, tmp_path / "engine", *asked, *by_onnx, "--batch", "2")
+    host, _, _ = compared(folder, tmp_path / "host", *options)
+    device, report, printed = compared(folder, tmp_path / "engine", *options, *by_onnx, "--batch", "2")
     assert [device["ar", prompt]["tokens"] for prompt in "13"] == [host["ar", prompt]["tokens"] for prompt in "13"]
     assert report["settings"]["device"]["forward"] == "onnx"
     assert "forward by onnx" in " ".join(printed.split())
@@ -211,11 +211,11 @@ def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
     """By NVIDIA's own builder; what was not built is refused with the command that builds it."""
     pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
     small = ["--set", "eagle2.depth=2", "--set", "eagle2.total_tokens=3"]
-    asked = ["engine", str(folder), "--backend", "tensorrt-rtx", "--batch", "2", "--for-device", "eagle2", *small]
-    made = CliRunner().invoke(app, asked)
-    assert made.exit_code == 0, made.output
+    command = ["engine", str(folder), "--backend", "tensorrt-rtx", "--batch", "2", "--for-device", "eagle2", *small]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
     names = [f"{model}.device.{part}" for model in ("target", "drafter") for part in ("layers", "head")]
-    assert [line.split(":")[0] for line in made.output.splitlines()] == [
+    assert [line.split(":")[0] for line in result.output.splitlines()] == [
         f"{name}.tensorrt-rtx.engine" for name in names
     ]
     pipeline = Pipeline.open(folder, backend="device")
@@ -251,22 +251,22 @@ def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
     ],
 )
 def test_a_forward_that_cannot_be_made_here_is_refused(folder: Path, options: list[str], said: str) -> None:
-    asked = ["compare", "1", "--models", str(folder), "--methods", "ar", "--backend", "device"]
-    result = CliRunner().invoke(app, [*asked, *options])
+    command = ["compare", "1", "--models", str(folder), "--methods", "ar", "--backend", "device"]
+    result = CliRunner().invoke(app, [*command, *options])
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
 
 
 def test_onnx_runtime_is_refused_on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "open_device", torch.device)
-    asked = ["compare", "1", "--models", str(folder), "--methods", "ar", "--backend", "device", "--device", "cuda:1"]
-    result = CliRunner().invoke(app, [*asked, "--forward", "onnx"])
+    command = ["compare", "1", "--models", str(folder), "--methods", "ar", "--backend", "device", "--device", "cuda:1"]
+    result = CliRunner().invoke(app, [*command, "--forward", "onnx"])
     assert result.exit_code == 2
-    said = (
+    message = (
         "--forward onnx: expected --device cpu, got cuda:1: a captured cycle cannot hold ONNX Runtime's passes; use "
         "--forward torch or tensorrt there, or ONNX Runtime without the device's cycle, by --backend cuda:1"
     )
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
 
 
 def test_a_server_draws_the_host_s_pictures(folder: Path) -> None:
@@ -276,10 +276,10 @@ def test_a_server_draws_the_host_s_pictures(folder: Path) -> None:
     from underpaint.serve.engine import EngineLoop
     from underpaint.serve.models import DeviceSettings, ServedModels
 
-    wanted = [request("1", (4, 5), "ar", guidance=2.0), request("3", (6,), "ar", guidance=1.0, temperature=0.0)]
-    found = []
+    requests = [request("1", (4, 5), "ar", guidance=2.0), request("3", (6,), "ar", guidance=1.0, temperature=0.0)]
+    images = []
     for more in ({}, {"backend": "device", "device": DeviceSettings("cpu")}):
         engine = EngineLoop(ServedModels.open_folder(folder, **more), 3)
-        found.append([pictures(one) for one in events_of(*(engine.submit(one) for one in wanted))])
+        images.append([pictures(one) for one in events_of(*(engine.submit(one) for one in requests))])
         engine.close()
-    np.testing.assert_array_equal(*map(np.concatenate, found))
+    np.testing.assert_array_equal(*map(np.concatenate, images))

@@ -68,10 +68,10 @@ def test_an_export_is_whole_and_recorded(folder: Path) -> None:
     assert (index.family, index.resolutions[0].drafter) == ("llamagen", "drafter")
     assert all(manifest(name, folder).export is not None for name in names)
     assert not list(folder.glob(".*"))
-    found = manifest("target", folder)
-    assert found.settings["precision"] == "fp32"
-    assert max(found.parity.values()) < 1e-4
-    assert set(found.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
+    target_manifest = manifest("target", folder)
+    assert target_manifest.settings["precision"] == "fp32"
+    assert max(target_manifest.parity.values()) < 1e-4
+    assert set(target_manifest.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
     with np.load(folder / "neighbours.npz") as table:
         assert table["neighbours"].shape == (VOCAB, 24)
         assert table["neighbours"].dtype == np.uint16
@@ -101,9 +101,9 @@ def test_check_reports_every_output(folder: Path) -> None:
 def test_captions_go_through_their_own_graph(tmp_path: Path) -> None:
     model = save_llamagen(tmp_path / "t2i.pt", captions=True)
     export_checkpoint(Request("llamagen-t2i", tmp_path / "t2i.pt", options=TINY), tmp_path / "out")
-    found = {result.name: result for result in verify(tmp_path / "out", False, 0)}["condition"]
-    assert found.passed
-    assert found.report.worst()["large"] < 1e-5
+    verdict = {result.name: result for result in verify(tmp_path / "out", False, 0)}["condition"]
+    assert verdict.passed
+    assert verdict.report.worst()["large"] < 1e-5
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", ONE_THREAD)
     with pytest.raises(EngineError, match="asked by features"):
         target.prepare(target.encoder.of_ids(np.array([1, 2, 3])))
@@ -150,8 +150,8 @@ def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
         engine.begin()
         fed = np.array([model.config.vocab_size + int(cond)])
         for cell in range(case["tokens"].shape[1]):
-            found = engine.run(fed, np.array([cell - 1]), np.zeros((1, 1), dtype=np.float32))
-            np.testing.assert_allclose(found.logits[0, 0], case["logits"][row, cell], atol=1e-4)
+            output = engine.run(fed, np.array([cell - 1]), np.zeros((1, 1), dtype=np.float32))
+            np.testing.assert_allclose(output.logits[0, 0], case["logits"][row, cell], atol=1e-4)
             engine.cache.commit(slice(None))
             fed = case["tokens"][row, cell : cell + 1]
 
@@ -160,18 +160,18 @@ def test_weights_lie_once_beside_the_graph(tmp_path: Path) -> None:
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     out = tmp_path / "out"
     export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), out)
-    data, found = out / "target.safetensors", manifest("target", out)
-    held = load_file(data)
-    assert held["layers.1.down"].shape == (96, 32)
-    assert found.weights is not None
-    assert sum(value.nbytes for value in held.values()) > 10 * found.bytes / 4
-    check(found, out)
+    data, target_manifest = out / "target.safetensors", manifest("target", out)
+    weights = load_file(data)
+    assert weights["layers.1.down"].shape == (96, 32)
+    assert target_manifest.weights is not None
+    assert sum(value.nbytes for value in weights.values()) > 10 * target_manifest.bytes / 4
+    check(target_manifest, out)
     target = EngineTarget.open("target", SamplingParams(), out, ONE_THREAD)
     target.prepare(target.encoder.of_ids(np.array([1])))
     target.begin()
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(ManifestError, match=r"target\.safetensors: expected .* bytes"):
-        check(found, out)
+        check(target_manifest, out)
 
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,9 +231,9 @@ def test_check_names_a_damaged_record(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(folder, out)
-    found = json.loads((out / "target.json").read_text())
-    change(found["export"])
-    (out / "target.json").write_text(json.dumps(found))
+    target_record = json.loads((out / "target.json").read_text())
+    change(target_record["export"])
+    (out / "target.json").write_text(json.dumps(target_record))
     result = CliRunner().invoke(underpaint, ["check", str(out), "--no-greedy"])
     assert result.exit_code == 2
     assert message in result.output
@@ -243,9 +243,9 @@ def test_check_holds_a_manifest_against_its_model(folder: Path, tmp_path: Path) 
     """Its settings are what engines go by."""
     out = tmp_path / "out"
     shutil.copytree(folder, out)
-    found = json.loads((out / "target.json").read_text())
-    found["settings"]["uncond_rows"] = 2
-    (out / "target.json").write_text(json.dumps(found))
+    target_record = json.loads((out / "target.json").read_text())
+    target_record["settings"]["uncond_rows"] = 2
+    (out / "target.json").write_text(json.dumps(target_record))
     with pytest.raises(ManifestError, match="settings and request of 'target' tell of different models"):
         next(verify(out, False, 0))
 
@@ -264,8 +264,8 @@ def test_commands(tmp_path: Path) -> None:
     runner = CliRunner()
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     out = tmp_path / "out"
-    own = ["--kind", "llamagen-c2i", "--heads", str(HEADS), "--grid", str(SIDE), "--out", str(out)]
-    result = runner.invoke(underpaint, ["export", str(tmp_path / "c2i.pt"), *own])
+    options = ["--kind", "llamagen-c2i", "--heads", str(HEADS), "--grid", str(SIDE), "--out", str(out)]
+    result = runner.invoke(underpaint, ["export", str(tmp_path / "c2i.pt"), *options])
     assert result.exit_code == 0, result.output
     result = runner.invoke(underpaint, ["check", str(out)])
     assert result.exit_code == 0, result.output
@@ -274,18 +274,18 @@ def test_commands(tmp_path: Path) -> None:
     assert len(lines) == 1, "one for each provider that the machine has"
     assert re.fullmatch(r"cpu \(CPUExecutionProvider\): passed, largest error [0-9.e-]+ of target", lines[0])
     for arguments, message in (
-        ([str(tmp_path / "none.pt"), *own], "no checkpoint at"),
-        ([str(tmp_path / "c2i.pt"), *own, "--kind", "vq"], "use --kind llamagen-c2i"),
-        ([str(tmp_path / "c2i.pt"), *own, "--precision", "int4"], "--precision"),
-        ([str(tmp_path / "c2i.pt"), *own, "--target", "x"], "expected both --target and --target-kind, got one"),
-        ([str(tmp_path / "c2i.pt"), *own, "--out", "/proc/out"], "cannot write into /proc/out"),
+        ([str(tmp_path / "none.pt"), *options], "no checkpoint at"),
+        ([str(tmp_path / "c2i.pt"), *options, "--kind", "vq"], "use --kind llamagen-c2i"),
+        ([str(tmp_path / "c2i.pt"), *options, "--precision", "int4"], "--precision"),
+        ([str(tmp_path / "c2i.pt"), *options, "--target", "x"], "expected both --target and --target-kind, got one"),
+        ([str(tmp_path / "c2i.pt"), *options, "--out", "/proc/out"], "cannot write into /proc/out"),
     ):
         result = runner.invoke(underpaint, ["export", *arguments])
         assert result.exit_code == 2
         assert message in result.output
-    found = json.loads((out / "target.json").read_text())
-    found["export"]["checkpoint_sha256"] = "0"
-    (out / "target.json").write_text(json.dumps(found))
+    target_record = json.loads((out / "target.json").read_text())
+    target_record["export"]["checkpoint_sha256"] = "0"
+    (out / "target.json").write_text(json.dumps(target_record))
     result = runner.invoke(underpaint, ["check", str(out)])
     assert result.exit_code == 2
     assert "another checkpoint" in result.output
@@ -306,7 +306,9 @@ def test_check_runs_the_graphs_on_every_provider(folder: Path, monkeypatch: pyte
         providers, "available_providers", lambda: ("TensorrtExecutionProvider", "CUDAExecutionProvider")
     )
     monkeypatch.setattr("underpaint.export.verify.check_provider", lambda backend: None)
-    monkeypatch.setattr(OnnxDecoder, "buffers", lambda own, rows: DeviceBuffers(own.session, own.config, rows, "cpu"))
+    monkeypatch.setattr(
+        OnnxDecoder, "buffers", lambda decoder, rows: DeviceBuffers(decoder.session, decoder.config, rows, "cpu")
+    )
     result = CliRunner().invoke(underpaint, ["check", str(folder), "--no-greedy"])
     assert result.exit_code == 0, result.output
     cpu, cuda, tensorrt = (line for line in result.output.splitlines() if "Provider" in line)
@@ -318,7 +320,7 @@ def test_check_runs_the_graphs_on_every_provider(folder: Path, monkeypatch: pyte
 def test_a_provider_that_computes_something_else_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = tuple(verify(folder, False, 0))
     wrong = replace(right[0], allowed=0.0)
-    monkeypatch.setattr("underpaint.export.verify.verify_providers", lambda *given: [ProviderResult("cuda", (wrong,))])
+    monkeypatch.setattr("underpaint.export.verify.verify_providers", lambda *args: [ProviderResult("cuda", (wrong,))])
     result = CliRunner().invoke(underpaint, ["check", str(folder), "--no-greedy"])
     assert result.exit_code == 1
     assert "cuda (CUDAExecutionProvider): FAILED, largest error" in result.output
@@ -345,9 +347,9 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         rest = ["--temperature", temperature, "--methods", ",".join(methods), "--out", str(out)]
         result = runner.invoke(underpaint, [*common, *rest])
         assert result.exit_code == 0, result.output
-        found = json.loads((out / "compare.json").read_text())
-        assert set(found["model"]["sha256"]) == {"target", "drafter", "vq_decoder", "codebook", "neighbours"}
-        rows = {row["method"]: row for row in found["rows"]}
+        report = json.loads((out / "compare.json").read_text())
+        assert set(report["model"]["sha256"]) == {"target", "drafter", "vq_decoder", "codebook", "neighbours"}
+        rows = {row["method"]: row for row in report["rows"]}
         assert set(rows) == set(methods)
         assert rows["ar"]["target_nfe"] == SIDE**2
         assert (out / "gallery.png").is_file()

@@ -62,7 +62,7 @@ class Types:
             return [node]
         assert node.op_type in ("Add", "Concat", "Reshape", "Unsqueeze"), node.op_type
         read = node.input[:1] if node.op_type in ("Reshape", "Unsqueeze") else node.input
-        return [found for given in read for found in self.products_behind(given)]
+        return [product for operand in read for product in self.products_behind(operand)]
 
     def are_float32(self, values: Any) -> bool:
         return all(self.kinds[name] == TensorProto.FLOAT for name in values)
@@ -79,8 +79,8 @@ def test_scores_logits_and_turns_are_computed_in_float32(tmp_path: Path, precisi
         assert len(products) == (1 if name == names.LOGITS else 2), "the cache's scores and the new positions'"
         assert all(types.are_float32(node.input) for node in products)
     assert all(types.are_float32(node.input[:3]) for node in turns)
-    kept = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
-    assert {types.kinds[names.new_key(0)], types.kinds[names.past_value(0)]} == {kept}
+    cache_type = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+    assert {types.kinds[names.new_key(0)], types.kinds[names.past_value(0)]} == {cache_type}
 
 
 @pytest.mark.parametrize("precision", HALVES)
@@ -97,22 +97,22 @@ def test_a_rounded_graph_rounds_as_onnx_runtime_does(tmp_path: Path) -> None:
     """In float16, which ONNX Runtime runs by itself; float32 lies further off than the two from each other."""
     path, decoder = written(tmp_path, "fp16")
     case, tokens = prepare(path, "fp16", decoder, None, 0), np.arange(16)
-    found = []
+    logits = []
     for graph in (case.graph, graph_of(path, "bf16", decoder.config)):
         engine = ParityEngine(graph, 2)
         take_condition(engine, case.prefix)
         engine.cache.commit(slice(None))
-        found.append(engine.run(tokens, tokens, causal(16)).logits)
-    assert 0 < errors(found[1], dense(case, tokens, 2).logits(slice(1, None))).largest < 0.005
-    assert np.abs(found[0] - found[1]).max() / np.abs(found[0]).max() < 0.005
+        logits.append(engine.run(tokens, tokens, causal(16)).logits)
+    assert 0 < errors(logits[1], dense(case, tokens, 2).logits(slice(1, None))).largest < 0.005
+    assert np.abs(logits[0] - logits[1]).max() / np.abs(logits[0]).max() < 0.005
 
 
 def test_the_bfloat16_graph_itself_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake that a float32 graph of the same weights does not share: a rounding to 4 bits on the way."""
-    asked, narrow = request(tmp_path, "bf16"), GraphWriter.narrow
-    export_checkpoint(asked, tmp_path / "right")
-    found = manifest("target", tmp_path / "right").parity
-    assert 1e-3 < max(found.values()) < MOST["bf16"]
+    export_request, narrow = request(tmp_path, "bf16"), GraphWriter.narrow
+    export_checkpoint(export_request, tmp_path / "right")
+    parity = manifest("target", tmp_path / "right").parity
+    assert 1e-3 < max(parity.values()) < MOST["bf16"]
     copied, itself = verify(tmp_path / "right", True, 0)
     assert (copied.float32_copy, copied.allowed) == (True, MOST["fp32"])
     assert (itself.float32_copy, itself.allowed) == (False, MOST["bf16"])
@@ -129,19 +129,19 @@ def test_the_bfloat16_graph_itself_is_compared(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(GraphWriter, "narrow", coarse)
     with pytest.raises(ParityError, match=r"of at most 0\.1, got"):  # the copy in float32, compared first, passes
-        export_checkpoint(asked, tmp_path / "wrong")
+        export_checkpoint(export_request, tmp_path / "wrong")
 
 
 def test_a_small_mistake_is_told_from_bfloat16s_own_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph itself may differ by a tenth; the same mistake in its float32 copy is found."""
-    asked, turns = request(tmp_path, "bf16"), GraphWriter.widen
+    export_request, turns = request(tmp_path, "bf16"), GraphWriter.widen
 
     def shrunk(graph: GraphWriter, value: str) -> str:
         return graph.node("Mul", [turns(graph, value), graph.constant(np.array(0.999, dtype=np.float32))])
 
     monkeypatch.setattr(GraphWriter, "widen", shrunk)
     with pytest.raises(ParityError, match=r"of at most 0\.0001"):
-        export_checkpoint(asked, tmp_path / "wrong")
+        export_checkpoint(export_request, tmp_path / "wrong")
 
 
 @pytest.mark.parametrize("kind", HALVES.values(), ids=HALVES)

@@ -63,29 +63,29 @@ def test_class_conditional_llamagen_matches_the_published_golden_case(tmp_path: 
 
 def test_text_conditional_llamagen_matches_the_module(tmp_path: Path) -> None:
     model = save_llamagen(tmp_path / "t2i.pt", captions=True)
-    found = load("llamagen-t2i", tmp_path / "t2i.pt", options=TINY)
-    assert found.decoder is not None
-    assert found.conditioner is not None
+    loaded_model = load("llamagen-t2i", tmp_path / "t2i.pt", options=TINY)
+    assert loaded_model.decoder is not None
+    assert loaded_model.conditioner is not None
     captions, tokens = noise(2, 3, 12), torch.arange(7)[None]
     with torch.no_grad():
-        rows = found.conditioner(captions[0])
+        rows = loaded_model.conditioner(captions[0])
         torch.testing.assert_close(rows[:3], model.embed_condition(captions[:1])[0])
         expected, _ = model(tokens, captions[:1])
     fed = torch.cat([VOCAB + torch.arange(3)[None], tokens], dim=1)
-    logits = whole(found.decoder, fed, torch.arange(-3, 7), rows)
+    logits = whole(loaded_model.decoder, fed, torch.arange(-3, 7), rows)
     torch.testing.assert_close(logits[:, 2:], expected, atol=1e-4, rtol=0)
 
 
 def test_tar_ar_dtok_adds_learnt_positions(tmp_path: Path) -> None:
     state = save_dtok(tmp_path / "dtok.pth")
-    found = load("tar-dtok", tmp_path / "dtok.pth", options=LoadOptions(heads=HEADS, prefix=6))
-    assert found.decoder is not None
-    assert found.conditioner is not None
-    assert found.decoder.config.grid_side == SIDE
+    loaded_model = load("tar-dtok", tmp_path / "dtok.pth", options=LoadOptions(heads=HEADS, prefix=6))
+    assert loaded_model.decoder is not None
+    assert loaded_model.conditioner is not None
+    assert loaded_model.decoder.config.grid_side == SIDE
     features, tokens = noise(6, 10), torch.arange(9)
-    rows = found.conditioner(features)
+    rows = loaded_model.conditioner(features)
     fed = torch.cat([VOCAB + torch.arange(6), tokens])[None]
-    logits = whole(found.decoder, fed, torch.arange(-6, 9), rows.detach())
+    logits = whole(loaded_model.decoder, fed, torch.arange(-6, 9), rows.detach())
     torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens)[0], atol=1e-4, rtol=0)
 
 
@@ -98,12 +98,12 @@ def test_grouped_heads_are_repeated(tmp_path: Path) -> None:
         grouped[name] = torch.cat([query, key, value])
         state[name] = torch.cat([query, key, key, value, value])
     save_file(grouped, tmp_path / "grouped.safetensors")
-    found = load("tar-dtok", tmp_path / "grouped.safetensors", options=LoadOptions(heads=HEADS, prefix=6))
-    assert found.decoder is not None
-    assert found.conditioner is not None
+    loaded_model = load("tar-dtok", tmp_path / "grouped.safetensors", options=LoadOptions(heads=HEADS, prefix=6))
+    assert loaded_model.decoder is not None
+    assert loaded_model.conditioner is not None
     features, tokens = noise(6, 10), torch.arange(9)
     fed = torch.cat([VOCAB + torch.arange(6), tokens])[None]
-    logits = whole(found.decoder, fed, torch.arange(-6, 9), found.conditioner(features).detach())
+    logits = whole(loaded_model.decoder, fed, torch.arange(-6, 9), loaded_model.conditioner(features).detach())
     torch.testing.assert_close(logits[0], dtok_reference(state, features, tokens)[0], atol=1e-4, rtol=0)
 
 
@@ -114,25 +114,25 @@ def test_a_released_drafter_predicts_features(tmp_path: Path) -> None:
     save_file(state, tmp_path / "drafter" / "model.safetensors")
     (tmp_path / "drafter" / "config.json").write_text(json.dumps({"num_attention_heads": HEADS, "rms_norm_eps": 1e-6}))
     target = ("llamagen-c2i", tmp_path / "c2i.pt")
-    found = load("eagle-drafter", tmp_path / "drafter", target=target, target_options=TINY)
-    assert found.decoder is not None
+    drafter = load("eagle-drafter", tmp_path / "drafter", target=target, target_options=TINY)
+    assert drafter.decoder is not None
     tokens, features = torch.arange(9), noise(9, DIM, scale=1.0)
-    empty = found.decoder.empty_cache(1)
+    empty = drafter.decoder.empty_cache(1)
     with torch.no_grad():
         expected = eagle_reference(state, model, tokens, features)
-        out = found.decoder.step(tokens[None], torch.arange(9), causal(9), empty, empty, features=features[None])
+        out = drafter.decoder.step(tokens[None], torch.arange(9), causal(9), empty, empty, features=features[None])
     torch.testing.assert_close(out.features[0], expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(out.logits[0], model.output(expected), atol=1e-4, rtol=0)
 
 
 def test_the_tokenizer_comes_back_whole(tmp_path: Path) -> None:
     model = save_vq(tmp_path / "vq.pt")
-    found = load("vq", tmp_path / "vq.pt").vq
-    assert isinstance(found, VQModel)
-    assert found.config == model.config
+    tokenizer = load("vq", tmp_path / "vq.pt").vq
+    assert isinstance(tokenizer, VQModel)
+    assert tokenizer.config == model.config
     codes = torch.arange(16)[None] % VOCAB
     with torch.no_grad():
-        torch.testing.assert_close(found.decode_codes(codes), model.decode_codes(codes))
+        torch.testing.assert_close(tokenizer.decode_codes(codes), model.decode_codes(codes))
 
 
 def test_shards_and_single_files_are_one_checkpoint(tmp_path: Path) -> None:
@@ -262,14 +262,14 @@ def test_a_drafter_reads_its_own_embeddings_and_nothing_goes_unread(tmp_path: Pa
 
     def loaded(state: dict[str, Tensor]) -> Decoder:
         save_file(state, tmp_path / "drafter.safetensors")
-        found = load("eagle-drafter", tmp_path / "drafter.safetensors", target=target, target_options=TINY).decoder
-        assert found is not None
-        return found
+        decoder = load("eagle-drafter", tmp_path / "drafter.safetensors", target=target, target_options=TINY).decoder
+        assert decoder is not None
+        return decoder
 
     state = eagle_weights()
-    own = state["embed_tokens.weight"]
-    assert not torch.equal(own, model.tok_embeddings.weight)
-    assert torch.equal(loaded(state).codes.weight, own)
+    embeddings = state["embed_tokens.weight"]
+    assert not torch.equal(embeddings, model.tok_embeddings.weight)
+    assert torch.equal(loaded(state).codes.weight, embeddings)
     with pytest.raises(CheckpointError, match=r"embed_tokens\.weight of 32 codes, got 7 rows"):
         loaded(state | {"embed_tokens.weight": noise(7, DIM)})
     with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.q_proj\.bias not known"):
@@ -293,9 +293,9 @@ def test_training_files_are_read_as_their_authors_read_them(tmp_path: Path) -> N
         "args": argparse.Namespace(vq_model="VQ-16", ema=True),
     }
     torch.save(training, tmp_path / "training.pt")
-    found = load("vq", tmp_path / "training.pt").vq
-    assert found is not None
-    for name, value in found.state_dict().items():
+    tokenizer = load("vq", tmp_path / "training.pt").vq
+    assert tokenizer is not None
+    for name, value in tokenizer.state_dict().items():
         assert torch.equal(value, state[name])
 
 
@@ -355,24 +355,24 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 def hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[tuple[str, object]]:
     """A hub whose every repository is `folder`; what was asked of it."""
-    asked: list[tuple[str, object]] = []
+    requests: list[tuple[str, object]] = []
 
     def snapshot_download(repository: str, allow_patterns: object = None) -> str:
-        asked.append((repository, allow_patterns))
+        requests.append((repository, allow_patterns))
         if repository == "nobody/nothing":
             raise RuntimeError("404 Client Error\nRequest ID: 1")
         return str(folder)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
-    return asked
+    return requests
 
 
 def test_a_hub_name_is_fetched_whole_or_one_file_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = hub(monkeypatch, tmp_path)
+    requests = hub(monkeypatch, tmp_path)
     (tmp_path / "c2i_B_256.pt").touch()
     assert find("owner/model") == tmp_path
     assert find("owner/model/c2i_B_256.pt") == tmp_path / "c2i_B_256.pt"
-    assert asked == [("owner/model", None), ("owner/model", ["c2i_B_256.pt", "c2i_B_256.pt/*"])]
+    assert requests == [("owner/model", None), ("owner/model", ["c2i_B_256.pt", "c2i_B_256.pt/*"])]
     for name, message in (
         ("owner/model/c2i_L_256.pt", "no c2i_L_256.pt in the hub's 'owner/model'"),
         ("nobody/nothing", r"the hub did not give it \(404 Client Error\)$"),
@@ -386,7 +386,7 @@ def test_a_hub_name_is_fetched_whole_or_one_file_of_it(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("name", ["c2i.pt", "/c2i.pt", "./c2i.pt", "../c2i.pt", "drafter/", "~/c2i.pt"])
 def test_a_path_is_no_hub_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = hub(monkeypatch, tmp_path)
+    requests = hub(monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     assert find(name) == Path(name)
-    assert not asked
+    assert not requests

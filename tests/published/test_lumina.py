@@ -29,10 +29,10 @@ pytest.importorskip("transformers", reason="the extra 'chameleon' is not install
 def test_lumina_is_checked_with_its_marks_and_lines(tmp_path: Path, precision: str) -> None:
     chameleon(False, 4).save_pretrained(tmp_path / "lumina")
     export_checkpoint(Request("chameleon", tmp_path / "lumina", precision, LUMINA, neighbours=5), tmp_path / "out")
-    (found,) = verify(tmp_path / "out", True, 1)
-    assert found.passed
-    assert found.report.cases["unseen"]["logits"].largest > 0
-    assert "passed" in found.lines()[0]
+    (verdict,) = verify(tmp_path / "out", True, 1)
+    assert verdict.passed
+    assert verdict.report.cases["unseen"]["logits"].largest > 0
+    assert "passed" in verdict.lines()[0]
     config = manifest_config(manifest("target", tmp_path / "out").settings, "target")
     assert (config.image_start_ids, config.uncond_keep) == (tuple(MARKS), (0, 3))
     assert (config.eol_id, config.capacity) == (CODES + LINE, 11 + 16 + 3)
@@ -46,8 +46,8 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
     target.prepare(target.encoder.of_ids(PROMPT[0].numpy()))
     target.begin()
-    drawn = [3, 9]
-    for token in drawn:
+    drawn_tokens = [3, 9]
+    for token in drawn_tokens:
         tree = root_only(token, CODES)
         target.score(tree)
         target.commit(tree, Verdict((), 0))
@@ -58,7 +58,7 @@ def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
     assert target._layout is not None
     assert target._pass.logits.shape[1] == 6 + 2
     for node, logits in enumerate(target._pass.logits[0, target._layout.outputs]):
-        codes = torch.tensor([*drawn, *tree.tokens[[0, *tree.path_to(node)]]])
+        codes = torch.tensor([*drawn_tokens, *tree.tokens[[0, *tree.path_to(node)]]])
         expected = lumina_outputs(model, PROMPT[0], codes)[0][-1]
         np.testing.assert_allclose(logits, expected.numpy(), atol=1e-4)
 
@@ -76,8 +76,8 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     export += ["--neighbours", "5", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(underpaint, [*export, "--grid", "4x6"])
     assert result.exit_code == 0, result.output
-    (found,) = verify(tmp_path / "out", True, 1)
-    assert found.passed
+    (verdict,) = verify(tmp_path / "out", True, 1)
+    assert verdict.passed
     marks = (*MARKS[:2], free)
     config = manifest_config(manifest("target", tmp_path / "out").settings, "target")
     assert (config.height, config.width, config.image_start_ids) == (4, 6, marks)

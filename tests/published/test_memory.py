@@ -43,9 +43,9 @@ ROOT = Path(__file__).parents[2]
 
 def _some(*shape: int) -> torch.Tensor:
     """Weights that are not the same everywhere, in no more memory than they take."""
-    found = torch.zeros(shape)
-    found.view(-1)[::2] = 0.5
-    return found
+    weights = torch.zeros(shape)
+    weights.view(-1)[::2] = 0.5
+    return weights
 
 
 def llamagen(path: Path, layers: int, vocab: int) -> None:
@@ -77,7 +77,7 @@ def peaks(small: Path, *cases: tuple[object, ...]) -> list[tuple[float, int]]:
     command = [sys.executable, "-c", MEASURE, json.dumps([small, *cases], default=str)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [(ratio, held) for ratio, held in map(json.loads, done.stdout.splitlines())]
+    return [(ratio, weight_bytes) for ratio, weight_bytes in map(json.loads, done.stdout.splitlines())]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's account of memory")
@@ -89,14 +89,14 @@ def test_loading_needs_little_more_than_the_weights(tmp_path: Path) -> None:
     llamagen(tmp_path / "target.pt", layers=1, vocab=32768)
     drafter(tmp_path / "drafter.pt")
     large = [("large.pt", "fp16", 2), ("large.safetensors", "bf16", 2), ("large.pt", "fp32", 4)]
-    found = peaks(
+    measurements = peaks(
         tmp_path / "small.pt",
         *(("llamagen-c2i", tmp_path / name, precision) for name, precision, _ in large),
         ("eagle-drafter", tmp_path / "drafter.pt", "fp16", ("llamagen-c2i", tmp_path / "target.pt")),
     )
-    for (name, precision, wide), (_, held) in zip(large, found[:3], strict=True):
-        assert held == pytest.approx((tmp_path / name).stat().st_size * wide / 4, rel=0.02), precision
-    ratios = [ratio for ratio, _ in found]
+    for (name, precision, wide), (_, weight_bytes) in zip(large, measurements[:3], strict=True):
+        assert weight_bytes == pytest.approx((tmp_path / name).stat().st_size * wide / 4, rel=0.02), precision
+    ratios = [ratio for ratio, _ in measurements]
     assert len(ratios) == 4
     assert min(ratios) > 0.9, ratios
     assert max(ratios) < 1.3, ratios

@@ -44,8 +44,8 @@ app()
 @pytest.mark.parametrize("captions", [False, True], ids=["c2i", "t2i"])
 def test_sizes_are_read_from_the_shapes(tmp_path: Path, size: str, captions: bool) -> None:
     layers, heads, dim = SIZES[size]
-    own = {"model_type": "t2i", "cls_token_num": 120} if captions else {}
-    config = TransformerConfig(dim, layers, heads, 16384, 1024 if captions else 256, **own)  # type: ignore[arg-type]
+    extra = {"model_type": "t2i", "cls_token_num": 120} if captions else {}
+    config = TransformerConfig(dim, layers, heads, 16384, 1024 if captions else 256, **extra)  # type: ignore[arg-type]
     with torch.device("meta"):
         shapes = Transformer(config).state_dict()
     # One number each, seen as many: a file of these shapes and hardly any bytes.
@@ -53,9 +53,9 @@ def test_sizes_are_read_from_the_shapes(tmp_path: Path, size: str, captions: boo
     torch.save({"model": state}, tmp_path / "model.pt")
     assert (tmp_path / "model.pt").stat().st_size < 1 << 20
     parts = llamagen(read_checkpoint(tmp_path / "model.pt"), LoadOptions(), captions)
-    found = parts.config
-    assert (found.layers, found.heads, found.dim, found.hidden) == (layers, heads, dim, HIDDEN[size])
-    assert (found.vocab_size, found.grid_side, found.prefix) == (16384, 16, 120 if captions else 1)
+    actual = parts.config
+    assert (actual.layers, actual.heads, actual.dim, actual.hidden) == (layers, heads, dim, HIDDEN[size])
+    assert (actual.vocab_size, actual.grid_side, actual.prefix) == (16384, 16, 120 if captions else 1)
     assert (parts.conditioner is not None, parts.features) == ((True, 2048) if captions else (False, 0))
 
 

@@ -105,8 +105,8 @@ def test_text_models_build(tmp_path: Path, precision: str) -> None:
     export_checkpoint(Request(*pair, precision, prompt), tmp_path / "anole")
     drafter = Request("eagle-drafter", tmp_path / "drafter", precision, target=pair, target_options=prompt)
     export_checkpoint(drafter, tmp_path / "anole")
-    own = replace(prompt, first_code=text_models.FIRST_CODE)
-    export_checkpoint(Request("tar-lm", tmp_path / "qwen", precision, own), tmp_path / "tar")
+    tar_options = replace(prompt, first_code=text_models.FIRST_CODE)
+    export_checkpoint(Request("tar-lm", tmp_path / "qwen", precision, tar_options), tmp_path / "tar")
     export_checkpoint(Request(*pair, precision, text_models.LUMINA), tmp_path / "lumina")
     for name, parts, counts in (
         ("anole", ("target", "drafter"), (1, 8)),
@@ -139,9 +139,9 @@ def test_nvidias_package_has_what_the_runtime_asks_for() -> None:
         (stand_in.Config, tensorrt.IRuntimeConfig),
         (stand_in.RuntimeCache, tensorrt.IRuntimeCache),
     ):
-        asked = {name for name in vars(ours) if not name.startswith("_")}
-        asked -= {"capturable", "live", "compiled", "gpu", "need", "name", "profiles", "types", "kinds", "shapes"}
-        assert asked <= set(dir(theirs))
+        attributes = {name for name in vars(ours) if not name.startswith("_")}
+        attributes -= {"capturable", "live", "compiled", "gpu", "need", "name", "profiles", "types", "kinds", "shapes"}
+        assert attributes <= set(dir(theirs))
     assert tensorrt.IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy.fset is not None
     assert "ON_PROFILE_CHANGE" in tensorrt.ExecutionContextAllocationStrategy.__members__
     assert {"EAGER", "LAZY"} <= set(tensorrt.DynamicShapesKernelSpecializationStrategy.__members__)
@@ -279,9 +279,9 @@ def test_the_engine_command(small: Path, tmp_path: Path) -> None:
     arguments = ["--backend", BACKEND, "--model", "target", "--buckets", "1,8", "--rows", "2,1", "--version-compatible"]
     result = runner.invoke(app, ["engine", str(folder), *arguments])
     assert result.exit_code == 0, result.output
-    told = result.output.splitlines()
-    assert [line.partition(":")[0] for line in told] == [f"target.{part}.{BACKEND}.engine" for part in PARTS]
-    assert "MiB without weights, fp32, 2 profiles of 1 to 2 rows, for any" in told[0]
+    lines = result.output.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"target.{part}.{BACKEND}.engine" for part in PARTS]
+    assert "MiB without weights, fp32, 2 profiles of 1 to 2 rows, for any" in lines[0]
     assert read_record(folder, "target.layers", BACKEND).version_compatible
     tmp_path = tmp_path / "empty"
     tmp_path.mkdir()
@@ -311,6 +311,6 @@ def test_without_a_gpu_nothing_falls_back(small: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU cannot do")
 def test_the_gpu_benchmark_says_plainly_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark(["--out", str(tmp_path / "gpu.json")]) == 2
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found == json.loads((tmp_path / "gpu.json").read_text())
-    assert found["not_run"].startswith("no GPU")
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report == json.loads((tmp_path / "gpu.json").read_text())
+    assert report["not_run"].startswith("no GPU")

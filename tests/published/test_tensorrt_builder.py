@@ -57,16 +57,18 @@ def test_plans_of_any_rows_and_passes_hold_no_weights(tmp_path: Path) -> None:
     initialise(model)
     torch.save({"model": llamagen_state(model)}, tmp_path / "c2i.pt")
     export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", "fp16", LoadOptions(4, 16)), tmp_path / "out")
-    found = manifest("target", tmp_path / "out")
-    assert found.weights is not None
+    target_manifest = manifest("target", tmp_path / "out")
+    assert target_manifest.weights is not None
     one, many = (
         sum(record.engine_bytes for _, record in build_folder(tmp_path / "out", BUILDER, buckets=(1,), rows=rows))
         for rows in ((2,), (1, 8))
     )
-    assert one < many < found.weights.bytes
+    assert one < many < target_manifest.weights.bytes
     graph, head = bare_graphs(decoder_of(tmp_path / "out"), PLACES)
-    kept = [tensor for each in (graph, head) for tensor in onnx.load_from_string(each).graph.initializer]
-    assert sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in kept) < 0.05 * found.weights.bytes
+    initializers = [tensor for each in (graph, head) for tensor in onnx.load_from_string(each).graph.initializer]
+    assert (
+        sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in initializers) < 0.05 * target_manifest.weights.bytes
+    )
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
@@ -122,27 +124,27 @@ def test_which_attention_nvidia_fuses(kind: str, width: int, fused: bool) -> Non
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
 def test_stripped_plans_are_built_where_there_is_a_gpu_only(small: ElsewhereDecoder) -> None:
     """Why weights are inputs. A later package that builds them without a GPU ends this."""
-    said: list[str] = []
+    messages: list[str] = []
 
     class Logger(tensorrt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             tensorrt.ILogger.__init__(self)
 
         def log(self, severity: object, message: str) -> None:
-            said.append(message)
+            messages.append(message)
 
     builder = tensorrt.Builder(logger := Logger())
     network, config = builder.create_network(), builder.create_builder_config()
-    given = network.add_input("given", tensorrt.float32, (2, 16))
+    input_tensor = network.add_input("given", tensorrt.float32, (2, 16))
     weight = network.add_constant((16, 8), np.ones((16, 8), dtype=np.float32)).get_output(0)
     none = tensorrt.MatrixOperation.NONE
-    network.mark_output(network.add_matrix_multiply(given, none, weight, none).get_output(0))
+    network.mark_output(network.add_matrix_multiply(input_tensor, none, weight, none).get_output(0))
     assert builder.build_serialized_network(network, config) is not None
     for flag in ("STRIP_PLAN", "REFIT_IDENTICAL"):
         config.set_flag(getattr(tensorrt.BuilderFlag, flag))
     assert builder.build_serialized_network(network, config) is None
     assert logger is not None
-    assert "CHECK(status == CUDA_SUCCESS) failed" in said[-1]
+    assert "CHECK(status == CUDA_SUCCESS) failed" in messages[-1]
 
 
 def test_float32_is_not_rounded_by_the_builder(
@@ -186,22 +188,22 @@ def test_measured_kernels_are_taken_on_the_gpu_that_they_were_measured_on(
 ) -> None:
     """They lie with the user's caches, by version and GPU; another GPU's are refused, whatever the file is called."""
     configs: list[MeasuringConfig] = []
-    made, build = tensorrt.Builder.create_builder_config, tensorrt.Builder.build_serialized_network
+    create, build = tensorrt.Builder.create_builder_config, tensorrt.Builder.build_serialized_network
 
     def measuring(builder: Any) -> MeasuringConfig:
-        configs.append(MeasuringConfig(made(builder), gpu))
+        configs.append(MeasuringConfig(create(builder), gpu))
         return configs[-1]
 
     monkeypatch.setattr(tensorrt.Builder, "create_builder_config", measuring)
     monkeypatch.setattr(
         tensorrt.Builder,
         "build_serialized_network",
-        lambda builder, network, given: build(builder, network, given._config),
+        lambda builder, network, config: build(builder, network, config._config),
     )
     native = EngineBuilder(tensorrt, "tensorrt", "X")
     graph, _ = bare_graphs(small, PLACES)
     timing = tmp_path / "cache" / "timing.cache"
-    for gpu, before, taken in (
+    for gpu, before, expected in (
         ("X", None, b""),
         ("X", None, b"X measured"),
         ("Y", None, b""),
@@ -210,7 +212,7 @@ def test_measured_kernels_are_taken_on_the_gpu_that_they_were_measured_on(
         if before is not None:
             timing.write_bytes(before)
         native.build(graph, profiles_of(small, 1), "layers", "fp32", timing)
-        assert configs[-1].taken == taken
+        assert configs[-1].taken == expected
         assert timing.read_bytes() == f"{gpu} measured".encode()
     versions = [SimpleNamespace(__version__=version) for version in ("11.0", "11.1")]
     named = [(versions[0], "X"), (versions[0], "Y"), (versions[1], "X")]
@@ -259,5 +261,5 @@ def test_polygraphy_reads_the_graphs_with_tensorrt_and_runs_them(small: Elsewher
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     config = small.config
-    told = [line for line in done.stdout.splitlines() if line.startswith(("features", "logits"))]
-    assert told == [f"features (2, 3, {config.dim})", f"logits (2, 3, {config.vocab_size})"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("features", "logits"))]
+    assert lines == [f"features (2, 3, {config.dim})", f"logits (2, 3, {config.vocab_size})"]

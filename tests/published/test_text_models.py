@@ -49,15 +49,15 @@ def step_by_step(decoder: Decoder, prompt: Tensor, codes: Tensor) -> Tensor:
     length = prompt.shape[1]
     parts = [(prompt + config.vocab_size, torch.arange(-length, 0))]
     parts += [(codes[:, cut], torch.arange(codes.shape[1])[cut]) for cut in (slice(0, 1), slice(1, 3), slice(3, None))]
-    found = []
+    logits = []
     with torch.no_grad():
         for tokens, cells in parts:
             out = decoder.step(tokens, cells, causal(len(cells), keys[0].shape[2]), keys, values)
             keys = [torch.cat(pair, dim=2) for pair in zip(keys, out.keys, strict=True)]
             values = [torch.cat(pair, dim=2) for pair in zip(values, out.values, strict=True)]
-            found.append(out.logits)
-    found[0] = found[0][:, -1:]
-    return torch.cat(found, dim=1)
+            logits.append(out.logits)
+    logits[0] = logits[0][:, -1:]
+    return torch.cat(logits, dim=1)
 
 
 @pytest.mark.parametrize(("swin", "kv_heads"), [(False, 4), (True, 2)])
@@ -127,9 +127,9 @@ def test_tar_is_drawn_as_tokens_without_a_codebook(tmp_path: Path, monkeypatch: 
         Request("tar-lm", tmp_path / "qwen", options=replace(OPTIONS, first_code=FIRST_CODE)), Path("out")
     )
     prompt = ",".join(map(str, PROMPT[0].tolist()))
-    asked = ["compare", prompt, "--models", "out", "--methods", "jacobi-lookup", "--temperature", "0", "--out", "drawn"]
-    drawn = CliRunner().invoke(underpaint, asked)
-    assert drawn.exit_code == 0, drawn.output
+    args = ["compare", prompt, "--models", "out", "--methods", "jacobi-lookup", "--temperature", "0", "--out", "drawn"]
+    result = CliRunner().invoke(underpaint, args)
+    assert result.exit_code == 0, result.output
     rows = json.loads(Path("drawn/compare.json").read_text())["rows"]
     assert [row["identical_to_ar"] for row in rows] == [True, True]
     for line, expected in (
@@ -145,8 +145,8 @@ def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> Non
     save_qwen(tmp_path / "qwen")
     sizes = ["--grid", "4", "--prefix", "8", "--first-code", str(FIRST_CODE)]
     export = ["export", str(tmp_path / "qwen"), "--kind", "tar-lm", "--out", str(tmp_path / "out"), *sizes]
-    for kept in (["0", "0"], ["-1", "2"]):
-        refused = CliRunner().invoke(underpaint, [*export, "--uncond-keep", *kept])
+    for counts in (["0", "0"], ["-1", "2"]):
+        refused = CliRunner().invoke(underpaint, [*export, "--uncond-keep", *counts])
         assert refused.exit_code == 2
         assert "--uncond-keep: expected two counts of ids" in refused.output
     assert CliRunner().invoke(underpaint, [*export, "--uncond-keep", "1", "2"]).exit_code == 0
@@ -158,13 +158,15 @@ def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> Non
 
 def test_a_model_without_guidance_is_drawn_without_by_default(tmp_path: Path) -> None:
     save_qwen(tmp_path / "qwen")
-    own, out = replace(OPTIONS, first_code=FIRST_CODE), tmp_path / "out"
+    options, out = replace(OPTIONS, first_code=FIRST_CODE), tmp_path / "out"
     target = ("tar-lm", tmp_path / "qwen")
-    export_checkpoint(Request(*target, options=own), out)
+    export_checkpoint(Request(*target, options=options), out)
     state = eagle_weights()
     del state["embed_tokens.weight"]
     save_file(state, tmp_path / "eagle.safetensors")
-    export_checkpoint(Request("eagle-drafter", tmp_path / "eagle.safetensors", target=target, target_options=own), out)
+    export_checkpoint(
+        Request("eagle-drafter", tmp_path / "eagle.safetensors", target=target, target_options=options), out
+    )
     save_vqgan(tmp_path / "tokenizer" / "vqgan.ckpt", vqgan_weights(CODES))
     export_checkpoint(Request("chameleon-vq", tmp_path / "tokenizer", neighbours=5), out)
     assert Pipeline.open(out).sampling.guidance == 1.0
@@ -209,16 +211,16 @@ def test_anoles_drafter_predicts_as_a_chameleon_layer_does(tmp_path: Path, first
     model = chameleon(False, 4)
     model.save_pretrained(tmp_path / "anole")
     state = save_anole_drafter(tmp_path / "drafter", first_norm)
-    found = load(
+    drafter = load(
         "eagle-drafter", tmp_path / "drafter", target=("chameleon", tmp_path / "anole"), target_options=OPTIONS
     )
-    assert found.decoder is not None
-    assert found.decoder.config.qk_norm
+    assert drafter.decoder is not None
+    assert drafter.decoder.config.qk_norm
     codes = torch.arange(18).reshape(2, 9) % CODES
     features = torch.randn(2, 9, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-    empty = found.decoder.empty_cache(2)
+    empty = drafter.decoder.empty_cache(2)
     with torch.no_grad():
-        out = found.decoder.step(codes, torch.arange(9), causal(9), empty, empty, features=features)
+        out = drafter.decoder.step(codes, torch.arange(9), causal(9), empty, empty, features=features)
     logits, predicted = anole_draft(state, model, features, codes)
     torch.testing.assert_close(out.features, predicted, atol=1e-4, rtol=0)
     torch.testing.assert_close(out.logits, logits, atol=1e-4, rtol=0)

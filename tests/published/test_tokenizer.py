@@ -47,9 +47,9 @@ def test_the_golden_case_comes_out_of_onnx_runtime(golden: tuple[str, Path]) -> 
     np.testing.assert_array_equal(scores.argmax(axis=-1).ravel(), case["encoded"])
     assert decoded.dtype == scores.dtype == np.float32
     for name in ("vq_decoder", "vq_encoder"):
-        found = manifest(name, folder)
-        assert found.settings["precision"] == precision
-        assert max(found.parity.values()) < (1e-4 if precision == "fp32" else 0.05)
+        model_manifest = manifest(name, folder)
+        assert model_manifest.settings["precision"] == precision
+        assert max(model_manifest.parity.values()) < (1e-4 if precision == "fp32" else 0.05)
 
 
 def test_half_precision_halves_the_file_and_draws(golden: tuple[str, Path]) -> None:
@@ -63,8 +63,8 @@ def test_half_precision_halves_the_file_and_draws(golden: tuple[str, Path]) -> N
 
     weights = onnx.load(folder / "vq_decoder.onnx").graph.initializer
     kernels = [each for each in weights if len(each.dims) == 4]
-    wanted = onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.FLOAT
-    narrow = [each for each in kernels if each.data_type == wanted]
+    expected_type = onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.FLOAT
+    narrow = [each for each in kernels if each.data_type == expected_type]
     # Attention's projections stay in float32, whichever way their numbers are stored.
     assert len(narrow) >= len(kernels) / 2
 
@@ -76,8 +76,8 @@ def test_a_bfloat16_tokenizer_which_nothing_runs_is_refused(tokenizer: Path, tmp
     assert not (tmp_path / "out").exists()
     shutil.copytree(tokenizer, tmp_path / "out")
     path = tmp_path / "out" / "vq_decoder.json"  # as an earlier version wrote it
-    held = json.loads(path.read_text())
-    path.write_text(json.dumps(held | {"settings": held["settings"] | {"precision": "bf16"}}))
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"settings": record["settings"] | {"precision": "bf16"}}))
     with pytest.raises(EngineError, match="export the tokenizer again with --precision fp32 or fp16"):
         ImageDecoder(folder=tmp_path / "out")
 

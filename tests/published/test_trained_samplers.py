@@ -62,17 +62,17 @@ def folders(runs: Path, tmp_path_factory: pytest.TempPathFactory, tokenizer: Pat
     """Both resolutions, and every network beside the higher; one in float16."""
     high, low = export_pair(tmp_path_factory.mktemp("pair"), tokenizer, captions=False)
     for name in NETWORKS:
-        own = ["--precision", "fp16" if name == "sampler_up_8_16" else "fp32", "--out", str(high)]
-        told = run("export", str(runs / name / "checkpoint.pt"), "--kind", "sampler", *own)
-        assert f"{name}.onnx" in told
+        options = ["--precision", "fp16" if name == "sampler_up_8_16" else "fp32", "--out", str(high)]
+        output = run("export", str(runs / name / "checkpoint.pt"), "--kind", "sampler", *options)
+        assert f"{name}.onnx" in output
     return high, low
 
 
 def test_a_published_tokenizer_is_read_as_a_recipes(runs: Path) -> None:
-    found = load_vq(runs / "vq.pt")
-    assert found.config == vq_config(runs / "vq.pt") == VQ
+    tokenizer = load_vq(runs / "vq.pt")
+    assert tokenizer.config == vq_config(runs / "vq.pt") == VQ
     pixels = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    assert found.encode(pixels).max() < VOCAB
+    assert tokenizer.encode(pixels).max() < VOCAB
 
 
 def test_pictures_of_a_folder_are_numbered_by_split(runs: Path) -> None:
@@ -81,21 +81,25 @@ def test_pictures_of_a_folder_are_numbered_by_split(runs: Path) -> None:
     assert pictures([0, 3], 16, "train").shape == (2, 16, 16, 3)
     with Image.open(runs / "pictures" / "0.png") as opened:
         middle = np.asarray(opened)[:, 2:22]
-    found = pictures([0], 20, "seen")[0]
-    np.testing.assert_array_equal(found, middle)
+    picture = pictures([0], 20, "seen")[0]
+    np.testing.assert_array_equal(picture, middle)
     assert pictures.source == FolderPictures(runs / "pictures").source
 
 
 def test_networks_draw_what_their_checkpoints_say(runs: Path, folders: tuple[Path, Path]) -> None:
-    found = open_resampler("latent-ce", GRIDS, folders[0], sides=RESOLUTIONS)
-    assert isinstance(found, TokenResampler)
+    resampler = open_resampler("latent-ce", GRIDS, folders[0], sides=RESOLUTIONS)
+    assert isinstance(resampler, TokenResampler)
     low = np.random.default_rng(0).integers(0, VOCAB, 16)
     with torch.no_grad():
-        wanted = load_sampler(runs / NETWORKS[0] / "checkpoint.pt")(torch.from_numpy(low.reshape(1, 4, 4)))[0]
-    np.testing.assert_allclose(found.logits(low, range(4)), wanted.reshape(-1, VOCAB).numpy(), atol=1e-4)
-    told = manifest(NETWORKS[0], folders[0])
-    assert (told.settings["low"], told.settings["high"], told.settings["precision"]) == ([4, 4], [8, 8], "fp32")
-    assert told.training["kind"] == "sampler"
+        expected = load_sampler(runs / NETWORKS[0] / "checkpoint.pt")(torch.from_numpy(low.reshape(1, 4, 4)))[0]
+    np.testing.assert_allclose(resampler.logits(low, range(4)), expected.reshape(-1, VOCAB).numpy(), atol=1e-4)
+    sampler_manifest = manifest(NETWORKS[0], folders[0])
+    assert (
+        sampler_manifest.settings["low"],
+        sampler_manifest.settings["high"],
+        sampler_manifest.settings["precision"],
+    ) == ([4, 4], [8, 8], "fp32")
+    assert sampler_manifest.training["kind"] == "sampler"
 
 
 def test_every_kind_draws_and_is_named_in_the_figures(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -105,23 +109,23 @@ def test_every_kind_draws_and_is_named_in_the_figures(folders: tuple[Path, Path]
         ("latent-ce", ("sampler_up_ce_8_16", "sampler_down_8_16")),
         ("superres", ("superres_8_16", "vq_encoder")),
     ):
-        own = ["--methods", "mulo", "--set", f"mulo.resampler={kind}", "--set", "mulo.k=none", "--set", "mulo.rows=2"]
+        args = ["--methods", "mulo", "--set", f"mulo.resampler={kind}", "--set", "mulo.k=none", "--set", "mulo.rows=2"]
         common = ["--models", str(high), "--low", str(low), "--top-k", "0", "--out", str(tmp_path / kind)]
-        run("compare", "1", *common, *own)
-        found = json.loads((tmp_path / kind / "compare.json").read_text())
-        assert set(used) <= set(found["model"]["sha256"])
+        run("compare", "1", *common, *args)
+        report = json.loads((tmp_path / kind / "compare.json").read_text())
+        assert set(used) <= set(report["model"]["sha256"])
 
 
 def test_check_holds_them_against_their_checkpoints(folders: tuple[Path, Path], tmp_path: Path, runs: Path) -> None:
-    told = run("check", str(folders[0]), "--no-greedy")
-    assert "sampler_up_ce_8_16 (fp32): passed" in told
-    assert "sampler_up_8_16 (fp16): passed" in told
-    assert "superres_8_16 (fp32): passed" in told
+    output = run("check", str(folders[0]), "--no-greedy")
+    assert "sampler_up_ce_8_16 (fp32): passed" in output
+    assert "sampler_up_8_16 (fp16): passed" in output
+    assert "superres_8_16 (fp32): passed" in output
     other = tmp_path / "other"
     shutil.copytree(folders[0], other)
-    found = json.loads((other / "superres_8_16.json").read_text())
-    found["export"]["checkpoint_sha256"] = "0"
-    (other / "superres_8_16.json").write_text(json.dumps(found))
+    record = json.loads((other / "superres_8_16.json").read_text())
+    record["export"]["checkpoint_sha256"] = "0"
+    (other / "superres_8_16.json").write_text(json.dumps(record))
     result = CliRunner().invoke(underpaint, ["check", str(other), "--no-greedy"])
     assert result.exit_code == 2
     assert "another checkpoint than superres_8_16 was exported from" in result.output
@@ -166,7 +170,7 @@ def test_other_pictures_need_another_cache(runs: Path, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "Delete its folder to encode again" in result.output
     (tmp_path / "more" / "3.png").write_text("no picture")
-    given = ["--pictures", str(tmp_path / "more"), "--tokens", str(tmp_path / "tokens")]
-    result = CliRunner().invoke(underpaint, [*common, *given])
+    options = ["--pictures", str(tmp_path / "more"), "--tokens", str(tmp_path / "tokens")]
+    result = CliRunner().invoke(underpaint, [*common, *options])
     assert result.exit_code == 2
     assert "3.png: expected a picture" in result.output

@@ -65,8 +65,8 @@ def pipeline(folders: tuple[Path, Path]) -> Pipeline:
 
 
 def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
-    own = ["resampler=bicubic", "k=none", "window=none"] if method in MULTI_SCALE else []
-    config = resolve(method, sampler.temperature, settings=overridden(own, settings))
+    defaults = ["resampler=bicubic", "k=none", "window=none"] if method in MULTI_SCALE else []
+    config = resolve(method, sampler.temperature, settings=overridden(defaults, settings))
     return draw(pipeline, build_method(method, config, pipeline.tables), sampler, ASKED, 5)
 
 
@@ -77,29 +77,29 @@ def test_a_threshold_above_one_is_plain_autoregression(
     pipeline: Pipeline, sampler: SamplingParams, method: str, rows: str
 ) -> None:
     cells = drawn(pipeline, sampler, "zipar", "window=none")
-    found = drawn(pipeline, sampler, method, "tau=1.5", f"rows={rows}")
-    assert found.tokens == cells.tokens
-    assert found.kept_cells == ()
+    drawing = drawn(pipeline, sampler, method, "tau=1.5", f"rows={rows}")
+    assert drawing.tokens == cells.tokens
+    assert drawing.kept_cells == ()
     if sampler is COLD:
-        assert found.tokens == drawn(pipeline, sampler, "ar").tokens
+        assert drawing.tokens == drawn(pipeline, sampler, "ar").tokens
 
 
 def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature_zero(pipeline: Pipeline) -> None:
-    wanted = drawn(pipeline, COLD, "ar").tokens
+    expected = drawn(pipeline, COLD, "ar").tokens
     for rows in ("1", "none"):
-        assert drawn(pipeline, COLD, "mulo-raster", "rule=exact", f"rows={rows}").tokens == wanted
+        assert drawn(pipeline, COLD, "mulo-raster", "rule=exact", f"rows={rows}").tokens == expected
 
 
 @pytest.mark.parametrize("method", MULTI_SCALE)
 @pytest.mark.parametrize("kind", ["bicubic", "nearest"])
 def test_a_threshold_of_zero_keeps_the_enlarged_draft(pipeline: Pipeline, method: str, kind: str) -> None:
-    found = drawn(pipeline, WARM, method, "tau=0", "draft_window=2", f"resampler={kind}")
+    drawing = drawn(pipeline, WARM, method, "tau=0", "draft_window=2", f"resampler={kind}")
     small = zipar(pipeline.low_target(ASKED, WARM, 2).model, 2, noise_of(ASKED, 5).cycle(1), role=Role.DRAFT)
     resampler = pipeline.resampler(kind, 2)
     assert (resampler.map.low, resampler.map.high) == (Grid(4, 4), Grid(8, 8))
-    assert found.tokens == tuple(resampler.enlarge(small.tokens, range(4)))
-    assert found.target_nfe == 2
-    assert (found.kept_cells, found.rejected) == (tuple(range(SIDE**2)), 0)
+    assert drawing.tokens == tuple(resampler.enlarge(small.tokens, range(4)))
+    assert drawing.target_nfe == 2
+    assert (drawing.kept_cells, drawing.rejected) == (tuple(range(SIDE**2)), 0)
 
 
 def test_every_method_runs_beside_each_other(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_every_method_runs_beside_each_other(folders: tuple[Path, Path], tmp_pat
         rest = ["--temperature", temperature, "--methods", ",".join(EVERY_METHOD), "--out", str(out)]
         result = CliRunner().invoke(underpaint, [*common, *rest])
         assert result.exit_code == 0, result.output
-        found = json.loads((out / "compare.json").read_text())
-        assert {row["method"] for row in found["rows"]} == set(EVERY_METHOD)
-        assert found["model"]["low"]["grids"] == [[SIDE // 2, SIDE // 2]]
-        assert set(found["model"]["low"]["sha256"]) == {"target", "codebook"}
-        assert "vq_encoder" in found["model"]["sha256"]
-        rows = {row["method"]: row for row in found["rows"]}
+        report = json.loads((out / "compare.json").read_text())
+        assert {row["method"] for row in report["rows"]} == set(EVERY_METHOD)
+        assert report["model"]["low"]["grids"] == [[SIDE // 2, SIDE // 2]]
+        assert set(report["model"]["low"]["sha256"]) == {"target", "codebook"}
+        assert "vq_encoder" in report["model"]["sha256"]
+        rows = {row["method"]: row for row in report["rows"]}
         assert rows["mulo"]["drafter_nfe"] > 0
         assert (out / "gallery.png").is_file()
         assert (out / "pictures" / "mulo-islands" / "0001-seed0.png").is_file()
@@ -159,9 +159,9 @@ def test_captions_condition_both_targets(tmp_path: Path, tokenizer: Path) -> Non
         underpaint, [*common, "--methods", "mulo,mulo-islands,mulo-raster", *settings, "--out", str(tmp_path / "drawn")]
     )
     assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / "drawn" / "compare.json").read_text())
-    assert set(found["model"]["low"]["sha256"]) == {"target", "condition", "codebook"}
-    rows = {row["method"]: row for row in found["rows"]}
+    report = json.loads((tmp_path / "drawn" / "compare.json").read_text())
+    assert set(report["model"]["low"]["sha256"]) == {"target", "condition", "codebook"}
+    rows = {row["method"]: row for row in report["rows"]}
     assert rows["mulo-raster"]["lossless"]
     assert rows["mulo-raster"]["identical_share"] == 1
 
@@ -245,8 +245,8 @@ def test_the_command_refuses_before_any_work(folders: tuple[Path, Path], tmp_pat
         (["--models", str(high), "--low", str(low), "--set", "mulo.k=1000"], "expected k in"),
         (["--models", str(high), "--low", str(low), "99"], "class must be between 0 and"),
     ):
-        given = [one.partition("=")[0] for one in arguments]
-        chosen = [one for one in BICUBIC[:2] if one.removeprefix("--set=").partition("=")[0] not in given]
+        argument_names = [one.partition("=")[0] for one in arguments]
+        chosen = [one for one in BICUBIC[:2] if one.removeprefix("--set=").partition("=")[0] not in argument_names]
         result = CliRunner().invoke(underpaint, [*drawing, *chosen, *arguments])
         assert result.exit_code == 2, result.output
         assert re.search(message, result.output.replace("\n", " ")), result.output

@@ -69,13 +69,13 @@ def test_a_file_of_captions_loads_the_text_encoder_once(
     load = CaptionEncoder.__init__
     monkeypatch.setattr(CaptionEncoder, "__init__", lambda self, folder: loaded.append(folder) or load(self, folder))
     (tmp_path / "prompts.txt").write_text("a red bicycle\na blue bicycle\n")
-    asked = ["compare", "--prompts", str(tmp_path / "prompts.txt"), "--models", str(tokenizer_folder)]
-    asked += ["--methods", "jacobi-lookup", "--temperature", "0", "--tokenizer", str(t5)]
+    command = ["compare", "--prompts", str(tmp_path / "prompts.txt"), "--models", str(tokenizer_folder)]
+    command += ["--methods", "jacobi-lookup", "--temperature", "0", "--tokenizer", str(t5)]
     for out in ("first", "second"):
-        done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / out)])
+        done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / out)])
         assert done.exit_code == 0, done.output
-    told = json.loads((tmp_path / "first" / "compare.json").read_text())
-    assert told["settings"]["prompts"] == ["a red bicycle", "a blue bicycle"]
+    report = json.loads((tmp_path / "first" / "compare.json").read_text())
+    assert report["settings"]["prompts"] == ["a red bicycle", "a blue bicycle"]
     assert loaded == [t5]
     pipeline = Pipeline.open(tokenizer_folder)
     with pytest.raises(EngineError, match="name the model's tokenizer or text encoder: --tokenizer FOLDER"):
@@ -92,8 +92,8 @@ def test_words_are_the_ids_that_chameleons_draw_from(tmp_path: Path, layout: str
     chameleon(False, 4).save_pretrained(tmp_path / "model")
     marks = {"<s>": 1, "<racm3:break>": 51, "<reserved08706>": 55}
     words = {"a": 40, "red": 41, "bicycle": 42}
-    made = word_tokenizer(marks, "<s>", words=words, unknown=43)
-    made.save_pretrained(tmp_path / "tokenizer")
+    tokenizer = word_tokenizer(marks, "<s>", words=words, unknown=43)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
     options = OPTIONS if layout == "anole" else LoadOptions(grid_side=4, prefix=24, layout="lumina")
     export_checkpoint(Request("chameleon", tmp_path / "model", options=options, neighbours=5), tmp_path / "out")
     pipeline = Pipeline.open(tmp_path / "out")

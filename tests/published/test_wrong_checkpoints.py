@@ -24,18 +24,18 @@ def test_a_name_that_says_another_size_is_asked_about(tmp_path: Path, name: str,
     save_llamagen(tmp_path / f"{name}.pt", captions)
     with pytest.raises(CheckpointError, match=f"give --grid {cells}, or --grid 16 for 256 px"):
         load(kind, tmp_path / f"{name}.pt", options=LoadOptions(heads=HEADS))
-    for told in (cells, 16):
-        found = load(kind, tmp_path / f"{name}.pt", options=LoadOptions(heads=HEADS, grid_side=told))
-        assert found.decoder is not None
-        assert found.decoder.config.grid_side == told
+    for grid_side in (cells, 16):
+        loaded_model = load(kind, tmp_path / f"{name}.pt", options=LoadOptions(heads=HEADS, grid_side=grid_side))
+        assert loaded_model.decoder is not None
+        assert loaded_model.decoder.config.grid_side == grid_side
 
 
 @pytest.mark.parametrize("name", ["c2i_B_256", "c2i_XL", "mine2560"])
 def test_other_names_are_the_usual_size(tmp_path: Path, name: str) -> None:
     save_llamagen(tmp_path / f"{name}.pt", captions=False)
-    found = load("llamagen-c2i", tmp_path / f"{name}.pt", options=LoadOptions(heads=HEADS))
-    assert found.decoder is not None
-    assert found.decoder.config.grid_side == 16
+    loaded_model = load("llamagen-c2i", tmp_path / f"{name}.pt", options=LoadOptions(heads=HEADS))
+    assert loaded_model.decoder is not None
+    assert loaded_model.decoder.config.grid_side == 16
 
 
 def test_a_drafter_that_reads_another_target_than_the_folders_is_refused(tmp_path: Path) -> None:

@@ -101,13 +101,13 @@ def lumina_outputs(
     One pass of `transformers` over what Lumina-mGPT reads: prompt, marks, and rows of `width` codes with a line token
     each, but for the last of the `cells`, behind which nothing is drawn.
     """
-    sequence, said = [*prompt.tolist(), *marks], []
+    sequence, positions = [*prompt.tolist(), *marks], []
     for place, code in enumerate(codes.tolist()):
-        said.append(len(sequence) - 1)
+        positions.append(len(sequence) - 1)
         sequence.append(int(IMAGE_IDS[code]))
         if place % width == width - 1 and place < cells - 1:
             sequence.append(LINE)
-    hidden = model.model(input_ids=torch.tensor([sequence])).last_hidden_state[0, [*said, len(sequence) - 1]]
+    hidden = model.model(input_ids=torch.tensor([sequence])).last_hidden_state[0, [*positions, len(sequence) - 1]]
     return model.lm_head(hidden)[..., IMAGE_IDS], hidden
 
 
@@ -144,13 +144,17 @@ def anole_draft(
     layer = ChameleonDecoderLayer(config, 0).eval()
     if "layers.0.input_layernorm.weight" not in state:
         layer.input_layernorm = torch.nn.Identity()
-    own = {name.removeprefix("layers.0."): value for name, value in state.items() if name.startswith("layers.0.")}
-    layer.load_state_dict(own)
+    layer_state = {
+        name.removeprefix("layers.0."): value for name, value in state.items() if name.startswith("layers.0.")
+    }
+    layer.load_state_dict(layer_state)
     embedded = state["embed_tokens.weight"][IMAGE_IDS[codes]]
     joined = torch.cat([embedded, features], dim=-1)
     hidden = torch.nn.functional.linear(joined, state["fc.weight"], state.get("fc.bias"))
     places = torch.arange(count)[None]
     places = places + places // 4 if lines else places
     turns = ChameleonRotaryEmbedding(config)(hidden, places)
-    found = layer(hidden, attention_mask=causal(count)[None, None], position_ids=places, position_embeddings=turns)[0]
-    return model.lm_head(found)[..., IMAGE_IDS], found
+    predicted_features = layer(
+        hidden, attention_mask=causal(count)[None, None], position_ids=places, position_embeddings=turns
+    )[0]
+    return model.lm_head(predicted_features)[..., IMAGE_IDS], predicted_features
