@@ -48,8 +48,8 @@ def _files(style: str, content: bytes) -> dict[str, bytes]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {"3d": _files("3d", _webp()), "flat": _files("flat", SVG)}
-    made = {style: _write_package(art.PACKAGES[style], files[style], tmp_path) for style in files}
-    monkeypatch.setattr(art, "PACKAGES", made)
+    packages = {style: _write_package(art.PACKAGES[style], files[style], tmp_path) for style in files}
+    monkeypatch.setattr(art, "PACKAGES", packages)
     return tmp_path
 
 
@@ -115,9 +115,9 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: art.ArtPackage
     """A program of that name first on the path, which hands out `archive` as npm does, in four parts."""
     folder = tmp_path / "bin"
     folder.mkdir(exist_ok=True)
-    told = {"pause": 0.1, "sent": 10**9, **more}
-    wanted = {"wanted": f"{package.name}@{package.version}", "archive": archive, "tarball": package.tarball}
-    (folder / "npm").write_text(NPM.format(python=sys.executable, **wanted, **told))
+    options = {"pause": 0.1, "sent": 10**9, **more}
+    fields = {"wanted": f"{package.name}@{package.version}", "archive": archive, "tarball": package.tarball}
+    (folder / "npm").write_text(NPM.format(python=sys.executable, **fields, **options))
     (folder / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
@@ -140,7 +140,7 @@ def test_a_download_tells_how_many_bytes_are_there(
 ) -> None:
     npm(tmp_path, monkeypatch, package, archive, pause=0.4)
     heard: list[tuple[str, int, int, str]] = []
-    fetched = art.fetch(package, tmp_path / "art", lambda *told: heard.append(told))
+    fetched = art.fetch(package, tmp_path / "art", lambda *event: heard.append(event))
     assert fetched.read_bytes() == archive.read_bytes()
     assert {(what, total, unit) for what, _, total, unit in heard} == {
         ("fetching @lobehub/fluent-emoji-3d@1.1.0", 400_000, "bytes")
@@ -151,7 +151,7 @@ def test_a_download_tells_how_many_bytes_are_there(
     assert set(bytes_there) >= {100_000, 200_000, 300_000}
     assert [path.name for path in (tmp_path / "art").iterdir()] == [package.tarball]
     heard.clear()
-    art.fetch(package, tmp_path / "art", lambda *told: heard.append(told))
+    art.fetch(package, tmp_path / "art", lambda *event: heard.append(event))
     assert heard == []
 
 
@@ -184,6 +184,6 @@ def test_ctrl_c_ends_the_download(
 
 def test_drawing_the_art_is_told_too(folder: Path) -> None:
     heard: list[tuple[str, int, int, str]] = []
-    art.load_sprites(folder, lambda *told: heard.append(told))
+    art.load_sprites(folder, lambda *event: heard.append(event))
     assert [what for what, done, *_ in heard if not done] == ["drawing the 3d art", "drawing the flat art"]
     assert {(total, unit) for _, _, total, unit in heard} == {(len(CONCEPTS), "pictures")}

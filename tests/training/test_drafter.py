@@ -38,8 +38,8 @@ def target(tmp_path: Path) -> Path:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = load_whole(folder / CHECKPOINT)["raw"]
-    return found
+    state: dict[str, torch.Tensor] = load_whole(folder / CHECKPOINT)["raw"]
+    return state
 
 
 def tiny_pair() -> tuple[Decoder, torch.Tensor, torch.Tensor]:
@@ -86,27 +86,27 @@ def test_unrolled_passes_equal_a_draft_from_the_cache(committed: int) -> None:
 def test_on_one_grid_it_learns_what_a_drafter_of_that_grid_would(
     tmp_path: Path, target: Path, side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, held = SimpleNamespace(), data(side)
+    arguments, grid_data = SimpleNamespace(), data(side)
 
     def heard(drafter: Decoder, loss: object, *rest: object, validate: object, **others: object) -> None:
-        told.drafter, told.loss, told.validate = drafter, loss, validate
+        arguments.drafter, arguments.loss, arguments.validate = drafter, loss, validate
 
     monkeypatch.setattr(recipes, "train", heard)
-    train_drafter(tmp_path / "x", {side: held}, target, settings=SETTINGS, loop=LOOP)
+    train_drafter(tmp_path / "x", {side: grid_data}, target, settings=SETTINGS, loop=LOOP)
     saved = load_whole(target)
     saved["config"]["decoder"]["grid_side"] = side
     save_atomically(saved, tmp_path / "one.pt")
     alone = load_target(tmp_path / "one.pt")
     drafter = new_drafter(alone.decoder)
-    drafter.load_state_dict(told.drafter.state_dict())
+    drafter.load_state_dict(arguments.drafter.state_dict())
     place = torch.device("cpu")
     one = Distillation(drafter, SETTINGS, place)
     for step in range(3):
         random = np.random.default_rng([0, step])
-        batch = batch_of(held.data, SETTINGS.batch, SETTINGS.condition_dropout, random)
-        assert torch.equal(told.loss(step).value, one.loss(taught_by(alone, *batch, place), random).value)
-    alone_figures = one.validated(taught_scenes(alone, held.validation, SETTINGS.validated, place))
-    assert told.validate() == {f"{name}_{8 * side}": figure for name, figure in alone_figures.items()}
+        batch = batch_of(grid_data.data, SETTINGS.batch, SETTINGS.condition_dropout, random)
+        assert torch.equal(arguments.loss(step).value, one.loss(taught_by(alone, *batch, place), random).value)
+    alone_figures = one.validated(taught_scenes(alone, grid_data.validation, SETTINGS.validated, place))
+    assert arguments.validate() == {f"{name}_{8 * side}": figure for name, figure in alone_figures.items()}
     assert alone_figures.keys() == {"top1_1", "acceptance_1", "top1_2", "acceptance_2"}
 
 
@@ -128,23 +128,27 @@ def test_drawings_are_half_of_each_batch_on_each_grid(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grids, heard = {side: data(side) for side in (2, 4)}, list[tuple[int, int]]()
-    drawn = {side: TokenSet(np.full((20, side**2), 7, np.int16), data(side).data.words[:20].copy()) for side in (2, 4)}
+    drawings = {
+        side: TokenSet(np.full((20, side**2), 7, np.int16), data(side).data.words[:20].copy()) for side in (2, 4)
+    }
     real = Distillation.loss
 
     def told(self: Distillation, taught: Taught, random: np.random.Generator) -> Loss:
-        own = (taught.tokens == 7).all(dim=1)
-        heard.append((int(own.sum()), int((~own).sum())))
+        drawn_mask = (taught.tokens == 7).all(dim=1)
+        heard.append((int(drawn_mask.sum()), int((~drawn_mask).sum())))
         return real(self, taught, random)
 
     monkeypatch.setattr(Distillation, "loss", told)
-    last = train_drafter(tmp_path / "run", grids, target, settings=SETTINGS, loop=replace(LOOP, steps=2), drawn=drawn)
+    last = train_drafter(
+        tmp_path / "run", grids, target, settings=SETTINGS, loop=replace(LOOP, steps=2), drawn=drawings
+    )
     assert heard == [(8, 8), (2, 2)]
     assert {"drawn_top1_1_16", "drawn_top1_2_32", "top1_1_16"} <= last.validation.keys()
     told_of = load_whole(tmp_path / "run" / CHECKPOINT)["runs"][0]["how"]["drawn_scenes"]
     assert told_of == {"2": 14, "4": 14}
     with pytest.raises(ValueError, match=r"expected drawings on the grids \[2, 4\], got those of \[4\]"):
-        train_drafter(tmp_path / "x", grids, target, settings=SETTINGS, loop=LOOP, drawn={4: drawn[4]})
-    few = {side: TokenSet(held.codes[:5], held.words[:5]) for side, held in drawn.items()}
+        train_drafter(tmp_path / "x", grids, target, settings=SETTINGS, loop=LOOP, drawn={4: drawings[4]})
+    few = {side: TokenSet(scenes.codes[:5], scenes.words[:5]) for side, scenes in drawings.items()}
     with pytest.raises(ValueError, match="5 drawn scenes: expected more than the 6 kept for validation"):
         train_drafter(tmp_path / "x", grids, target, settings=SETTINGS, loop=LOOP, drawn=few)
     assert not (tmp_path / "x").exists()
@@ -160,11 +164,11 @@ def test_it_is_read_as_one_drafter_whose_grids_share_every_part(tmp_path: Path, 
     assert {id(part) for part in small.parameters()} == {id(part) for part in drafter.parameters()}
     alone = new_drafter(Decoder(replace(load_target(target).decoder.config, grid_side=2)))
     alone.load_state_dict(drafter.state_dict())
-    held = (torch.randint(24, (2, 3)), torch.arange(3), torch.zeros(3, 3))
+    inputs = (torch.randint(24, (2, 3)), torch.arange(3), torch.zeros(3, 3))
     empty, features = small.empty_cache(2), torch.randn(2, 3, drafter.config.dim)
     torch.testing.assert_close(
-        small.step(*held, empty, empty, features=features).logits,
-        alone.eval().step(*held, empty, empty, features=features).logits,
+        small.step(*inputs, empty, empty, features=features).logits,
+        alone.eval().step(*inputs, empty, empty, features=features).logits,
     )
 
 

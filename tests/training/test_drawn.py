@@ -38,8 +38,8 @@ def test_one_row_without_guidance_draws_what_the_pair_draws_at_guidance_1() -> N
     pair = sample(target, words, guidance=1 + 1e-9, temperature=1, top_k=5, seed=3)
     assert torch.equal(one, pair)
     logits, _ = target(one, words)
-    kept = logits.topk(5, dim=-1).indices
-    assert bool((kept == one[..., None]).any(dim=-1).all())
+    top_tokens = logits.topk(5, dim=-1).indices
+    assert bool((top_tokens == one[..., None]).any(dim=-1).all())
     greedy = sample(target, words, guidance=1, temperature=0)
     assert torch.equal(target(greedy, words)[0].argmax(dim=-1), greedy)
     assert not torch.equal(one, greedy)
@@ -48,12 +48,12 @@ def test_one_row_without_guidance_draws_what_the_pair_draws_at_guidance_1() -> N
 def test_half_is_greedy_and_every_row_keeps_its_caption(tmp_path: Path) -> None:
     target = saved_target(tmp_path)
     assert draw_scenes(tmp_path / "drawn", target, captions, 2 * CHUNK) == DrawnRows(2 * CHUNK, 2 * CHUNK)
-    found = load_drawn(tmp_path / "drawn", load_target(target))
-    assert np.array_equal(found.words, captions(range(2 * CHUNK)))
+    drawings = load_drawn(tmp_path / "drawn", load_target(target))
+    assert np.array_equal(drawings.words, captions(range(2 * CHUNK)))
     model = tiny_target()
     with torch.no_grad():
-        logits, _ = model(torch.from_numpy(found.codes.astype(np.int64)), torch.from_numpy(found.words))
-    is_greedy = (logits.argmax(dim=-1).numpy() == found.codes).all(axis=1)
+        logits, _ = model(torch.from_numpy(drawings.codes.astype(np.int64)), torch.from_numpy(drawings.words))
+    is_greedy = (logits.argmax(dim=-1).numpy() == drawings.codes).all(axis=1)
     assert np.array_equal(is_greedy, np.tile(DrawSettings().greedy(), 2))
     assert DrawSettings().greedy().sum() == CHUNK // 2
 
@@ -67,7 +67,7 @@ def test_a_stopped_run_continues_to_the_same_rows(tmp_path: Path) -> None:
     target, settings = saved_target(tmp_path), DrawSettings(seed=5)
     draw_scenes(tmp_path / "whole", target, captions, 3 * CHUNK, settings=settings)
 
-    def interrupt(rows: int, wanted: int) -> None:
+    def interrupt(rows: int, total: int) -> None:
         if rows == CHUNK:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -108,8 +108,8 @@ def test_another_target_never_reads_these_drawings(tmp_path: Path) -> None:
         load_drawn(folder, load_target(other))
     draw_scenes(folder, other, captions, CHUNK)
     assert len(list(folder.glob("*.rows"))) == 2
-    drawn = [load_drawn(folder, load_target(path)).codes for path in (one, other)]
-    assert not np.array_equal(*drawn)
+    codes = [load_drawn(folder, load_target(path)).codes for path in (one, other)]
+    assert not np.array_equal(*codes)
 
 
 def test_the_fingerprint_covers_sizes_and_every_weight() -> None:
@@ -148,28 +148,28 @@ def test_settings_out_of_range_raise(change: dict[str, float]) -> None:
 @pytest.mark.parametrize(("share", "counts"), [(0.0, {0}), (0.5, {4}), (0.3, {2, 3}), (1.0, {8})])
 def test_every_batch_holds_the_share(share: float, counts: set[int]) -> None:
     settings = DrafterSettings(batch=8, drawn_share=share)
-    data, drawn = (TokenSet(np.full((9, 4), code, np.int16), np.full((9, 8), code)) for code in (1, 2))
-    found = []
+    data, drawings = (TokenSet(np.full((9, 4), code, np.int16), np.full((9, 8), code)) for code in (1, 2))
+    drawn_counts = []
     for step in range(200):
-        codes, words = mixed_batch(data, drawn, settings, np.random.default_rng([0, step]))
-        again, _ = mixed_batch(data, drawn, settings, np.random.default_rng([0, step]))
+        codes, words = mixed_batch(data, drawings, settings, np.random.default_rng([0, step]))
+        again, _ = mixed_batch(data, drawings, settings, np.random.default_rng([0, step]))
         assert torch.equal(codes, again)
         assert codes.shape == (8, 4)
         assert words.shape == (8, 8)
-        found.append(int((codes[:, 0] == 2).sum()))
-    assert set(found) == counts
-    assert np.mean(found) == pytest.approx(8 * share, abs=0.15)
+        drawn_counts.append(int((codes[:, 0] == 2).sum()))
+    assert set(drawn_counts) == counts
+    assert np.mean(drawn_counts) == pytest.approx(8 * share, abs=0.15)
 
 
 def test_a_drafter_learns_what_its_target_draws(tmp_path: Path) -> None:
     target, data = saved_target(tmp_path), tiny_tokens()
     draw_scenes(tmp_path / "drawn", target, captions, 4 * CHUNK)
-    grids, drawn = {4: GridData(data, data)}, {4: load_drawn(tmp_path / "drawn", load_target(target))}
+    grids, drawings = {4: GridData(data, data)}, {4: load_drawn(tmp_path / "drawn", load_target(target))}
     settings = DrafterSettings(batch=8, passes=2, validated=32, validated_passes=2)
     loop = LoopSettings(steps=24, learning_rate=5e-3, warmup_steps=2, validate_every=100)
 
     def run(out: str, loop: LoopSettings) -> dict[str, float]:
-        return train_drafter(tmp_path / out, grids, target, settings=settings, loop=loop, drawn=drawn).validation
+        return train_drafter(tmp_path / out, grids, target, settings=settings, loop=loop, drawn=drawings).validation
 
     before, after = run("mixed", replace(loop, steps=1)), run("mixed", loop)
     assert set(after) == {
@@ -185,9 +185,9 @@ def test_a_share_out_of_range_raises() -> None:
 
 def test_a_full_disk_is_told_before_anything_is_drawn_and_room_lets_it_go_on(tmp_path: Path) -> None:
     """All rows get their place on the disk first: a picture that is drawn can always be kept."""
-    target, folder, told = saved_target(tmp_path), tmp_path / "drawn", list[tuple[int, int]]()
+    target, folder, reports = saved_target(tmp_path), tmp_path / "drawn", list[tuple[int, int]]()
     with files_of_at_most(1024), pytest.raises(OSError, match=r"\.rows"):
-        draw_scenes(folder, target, captions, CHUNK, progress=lambda *one: told.append(one))
-    assert told == []
+        draw_scenes(folder, target, captions, CHUNK, progress=lambda *one: reports.append(one))
+    assert reports == []
     assert draw_scenes(folder, target, captions, CHUNK) == DrawnRows(CHUNK, CHUNK)
     assert len(load_drawn(folder, load_target(target)).codes) == CHUNK

@@ -26,11 +26,11 @@ GRIDS = {side: data(side) for side in (2, 4)}
 PLAIN = replace(SETTINGS, condition_dropout=0.0)
 
 
-def gap(path: Path, teacher: Path, side: int, held: TokenSet | None = None) -> float:
-    """Mean divergence of one row from the teacher's pair, over the scenes that are learnt from or `held`."""
+def gap(path: Path, teacher: Path, side: int, token_set: TokenSet | None = None) -> float:
+    """Mean divergence of one row from the teacher's pair, over the scenes that are learnt from or `token_set`."""
     pair, student = (on_grid(load_target(one), side).eval() for one in (teacher, path))
-    held = held or GRIDS[side].data
-    codes, words = torch.from_numpy(held.codes.astype("int64")), torch.from_numpy(held.words)
+    token_set = token_set or GRIDS[side].data
+    codes, words = torch.from_numpy(token_set.codes.astype("int64")), torch.from_numpy(token_set.words)
     with torch.no_grad():
         return float(divergence(student, codes, words, guided_distribution(pair, codes, words, 3.0)))
 
@@ -46,34 +46,34 @@ def test_the_distribution_is_the_pair_s() -> None:
     teacher, data = tiny_target(), tiny_tokens(4)
     codes, words = torch.from_numpy(data.codes.astype("int64")), torch.from_numpy(data.words)
     words[0] = PAD_WORD
-    found = guided_distribution(teacher, codes, words, 3.0)
-    given = teacher(codes, words)[0].float()
+    distribution = guided_distribution(teacher, codes, words, 3.0)
+    conditional = teacher(codes, words)[0].float()
     absent = teacher(codes, torch.zeros_like(words))[0].float()
-    expected = torch.log_softmax(absent + 3.0 * (given - absent), dim=-1)
-    torch.testing.assert_close(found.exp(), expected.exp(), atol=0.05, rtol=0)  # the recipe runs in bfloat16
-    torch.testing.assert_close(found[0].exp(), torch.softmax(absent[0], dim=-1), atol=0.05, rtol=0)
-    assert float((found.exp() - torch.softmax(given, dim=-1)).abs().max()) > 0.1
+    expected = torch.log_softmax(absent + 3.0 * (conditional - absent), dim=-1)
+    torch.testing.assert_close(distribution.exp(), expected.exp(), atol=0.05, rtol=0)  # the recipe runs in bfloat16
+    torch.testing.assert_close(distribution[0].exp(), torch.softmax(absent[0], dim=-1), atol=0.05, rtol=0)
+    assert float((distribution.exp() - torch.softmax(conditional, dim=-1)).abs().max()) > 0.1
 
 
 @torch.no_grad()
 def test_divergence_is_kullback_leibler_in_nats_a_token() -> None:
     teacher, data = tiny_target(), tiny_tokens(4)
     codes, words = torch.from_numpy(data.codes.astype("int64")), torch.from_numpy(data.words)
-    wanted = guided_distribution(teacher, codes, words, 3.0)
+    guided_log_probs = guided_distribution(teacher, codes, words, 3.0)
     with autocast("cpu"):
-        found = torch.log_softmax(teacher(codes, words)[0].float(), dim=-1)
-    expected = (wanted.exp() * (wanted - found)).sum(-1).mean()
-    torch.testing.assert_close(divergence(teacher, codes, words, wanted), expected)
+        plain_log_probs = torch.log_softmax(teacher(codes, words)[0].float(), dim=-1)
+    expected = (guided_log_probs.exp() * (guided_log_probs - plain_log_probs)).sum(-1).mean()
+    torch.testing.assert_close(divergence(teacher, codes, words, guided_log_probs), expected)
 
 
 def test_one_row_learns_what_the_pair_draws_on_every_grid(tmp_path: Path, target: Path) -> None:
     outcome = train_guided(tmp_path / "guided", GRIDS, target, 3.0, settings=PLAIN, loop=replace(LOOP, steps=60))
-    made = tmp_path / "guided" / CHECKPOINT
+    student = tmp_path / "guided" / CHECKPOINT
     for side in GRIDS:
-        assert gap(made, target, side) < 0.4 * gap(target, target, side)
-        validated = gap(made, target, side, GRIDS[side].validation)
+        assert gap(student, target, side) < 0.4 * gap(target, target, side)
+        validated = gap(student, target, side, GRIDS[side].validation)
         assert outcome.validation[f"validation_kl_{8 * side}"] == pytest.approx(validated, rel=1e-3)
-    saved, before = load_whole(made), load_whole(target)
+    saved, before = load_whole(student), load_whole(target)
     assert saved["config"] == {**before["config"], "guidance": 3.0}
     for part in ("codes", "head"):
         name = f"decoder.{part}.weight"
@@ -82,12 +82,12 @@ def test_one_row_learns_what_the_pair_draws_on_every_grid(tmp_path: Path, target
 
 
 def test_rows_without_a_condition_keep_their_distribution(tmp_path: Path, target: Path) -> None:
-    kept = {}
+    gaps = {}
     for dropout in (0.0, 0.5):
         named = {"settings": replace(SETTINGS, condition_dropout=dropout), "loop": replace(LOOP, steps=60)}
         train_guided(tmp_path / str(dropout), GRIDS, target, 3.0, **named)  # type: ignore[arg-type]
-        kept[dropout] = [gap(tmp_path / str(dropout) / CHECKPOINT, target, side, absent(side)) for side in GRIDS]
-    for dropped, never in zip(kept[0.5], kept[0.0], strict=True):
+        gaps[dropout] = [gap(tmp_path / str(dropout) / CHECKPOINT, target, side, absent(side)) for side in GRIDS]
+    for dropped, never in zip(gaps[0.5], gaps[0.0], strict=True):
         assert dropped < 0.5 * never
 
 
@@ -111,7 +111,7 @@ def test_a_stopped_run_goes_on_and_another_is_refused(tmp_path: Path, target: Pa
 
 
 def test_what_cannot_be_baked_in_is_refused(tmp_path: Path, target: Path) -> None:
-    held = fingerprint(load_target(target))
+    digest = fingerprint(load_target(target))
     for guidance in (1.0, 0.5, float("nan")):
         with pytest.raises(ValueError, match="expected more than 1"):
             train_guided(tmp_path / "g", GRIDS, target, guidance, settings=SETTINGS)
@@ -123,4 +123,4 @@ def test_what_cannot_be_baked_in_is_refused(tmp_path: Path, target: Path) -> Non
     with pytest.raises(ValueError, match=r"expected a target of the grids \[2, 4\], got one of one grid"):
         train_guided(tmp_path / "g", GRIDS, target, 3.0, settings=SETTINGS)
     assert not (tmp_path / "g").exists()
-    assert fingerprint(load_target(target)) == held
+    assert fingerprint(load_target(target)) == digest

@@ -27,18 +27,18 @@ SETTINGS = TargetSettings(batch=8, validated=32)
 
 
 def test_a_run_that_goes_on_as_it_did_adds_nothing() -> None:
-    given, loop = Given({"seed": 1}, {"kind": "target"}), {"steps": 5}
-    first = runs_with(None, given, loop)
+    inputs, loop = Given({"seed": 1}, {"kind": "target"}), {"steps": 5}
+    first = runs_with(None, inputs, loop)
     assert first == [{"first_step": 0, "how": {"seed": 1, "loop": loop}, "began_from": {"kind": "target"}}]
     saved = {"step": 3, "runs": first}
-    assert runs_with(saved, given, loop) == first
-    longer = runs_with(saved, given, {"steps": 9})
+    assert runs_with(saved, inputs, loop) == first
+    longer = runs_with(saved, inputs, {"steps": 9})
     assert longer == [*first, {"first_step": 3, "how": {"seed": 1, "loop": {"steps": 9}}}]
 
 
 def test_what_an_older_recipe_did_is_not_made_up() -> None:
-    found = runs_with({"step": 7}, Given({"seed": 1}, {"kind": "target"}), {"steps": 9})
-    assert found == [{"first_step": 7, "how": {"seed": 1, "loop": {"steps": 9}}}]
+    history = runs_with({"step": 7}, Given({"seed": 1}, {"kind": "target"}), {"steps": 9})
+    assert history == [{"first_step": 7, "how": {"seed": 1, "loop": {"steps": 9}}}]
     assert story({"config": {"kind": "judge"}, "model": {}, "step": 4}) == {"kind": "judge", "step": 4}
 
 
@@ -58,8 +58,8 @@ def tiny_grid() -> GridData:
     """Random scenes of 64 px, in the words of textured scenes."""
     random = np.random.default_rng(0)
     codes = random.integers(24, size=(40, 64)).astype(np.int16)
-    held = TokenSet(codes, random.integers(1, TEXTURED_WORDS, size=(40, TEXTURED_WORD_SLOTS)))
-    return GridData(held, held)
+    tokens = TokenSet(codes, random.integers(1, TEXTURED_WORDS, size=(40, TEXTURED_WORD_SLOTS)))
+    return GridData(tokens, tokens)
 
 
 def captions(indices: range) -> NDArray[np.int64]:
@@ -76,19 +76,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_target(target, grids, config=config, caption_dim=CAPTION_DIM, settings=SETTINGS, loop=LOOP)
     train_guided(guided, grids, target / CHECKPOINT, 2.0, settings=SETTINGS, loop=LOOP, seed=3)
     draw_scenes(folder / "drawn", guided / CHECKPOINT, captions, 2 * CHUNK)
-    drawn = {8: load_drawn(folder / "drawn", load_target(guided / CHECKPOINT))}
-    settings, wanted = DrafterSettings(batch=4, passes=1, validated=16, validated_passes=1), guided / CHECKPOINT
-    train_drafter(drafter, grids, wanted, settings=settings, loop=LOOP)
-    train_drafter(drafter, grids, wanted, settings=settings, loop=replace(LOOP, steps=4), drawn=drawn)
-    train_drafter(drafter, grids, wanted, settings=settings, loop=LOOP)  # finished: not a step of it is run
+    drawings = {8: load_drawn(folder / "drawn", load_target(guided / CHECKPOINT))}
+    settings, checkpoint = DrafterSettings(batch=4, passes=1, validated=16, validated_passes=1), guided / CHECKPOINT
+    train_drafter(drafter, grids, checkpoint, settings=settings, loop=LOOP)
+    train_drafter(drafter, grids, checkpoint, settings=settings, loop=replace(LOOP, steps=4), drawn=drawings)
+    train_drafter(drafter, grids, checkpoint, settings=settings, loop=LOOP)  # finished: not a step of it is run
     return folder
 
 
 def test_a_story_goes_back_to_random_weights(runs: Path) -> None:
-    told = story(read(runs / "guided" / CHECKPOINT, "target"))
-    (run,) = told["runs"]
-    assert (told["kind"], told["step"], set(told["validation"])) == ("target", 2, {"validation_kl_64"})
-    assert told["elapsed_seconds"] > 0
+    record = story(read(runs / "guided" / CHECKPOINT, "target"))
+    (run,) = record["runs"]
+    assert (record["kind"], record["step"], set(record["validation"])) == ("target", 2, {"validation_kl_64"})
+    assert record["elapsed_seconds"] > 0
     assert run["first_step"] == 0
     teacher = fingerprint(load_target(runs / "target" / CHECKPOINT))
     how = {"seed": 3, "guidance": 2.0, "settings": asdict(SETTINGS), "target": teacher}

@@ -26,12 +26,12 @@ def test_the_default_judge_is_small_and_scores_every_slot() -> None:
     judge = Judge().eval()
     assert sum(parameter.numel() for parameter in judge.parameters()) < 800_000
     with torch.no_grad():
-        found = judge(torch.zeros(3, 3, 64, 64))
-    assert list(found.by_slot) == list(TEXTURED_SLOTS)
-    for score, values in zip(found.scores(), TEXTURED_SLOTS.values(), strict=True):
+        output = judge(torch.zeros(3, 3, 64, 64))
+    assert list(output.by_slot) == list(TEXTURED_SLOTS)
+    for score, values in zip(output.scores(), TEXTURED_SLOTS.values(), strict=True):
         assert score.shape == (3, len(values))
-    assert found.features.shape == (3, 160)
-    assert found.classes().shape == (3, 11)
+    assert output.features.shape == (3, 160)
+    assert output.classes().shape == (3, 11)
 
 
 def test_large_pictures_are_averaged() -> None:
@@ -69,11 +69,11 @@ def test_wrong_settings_are_refused() -> None:
 
 
 def test_the_loss_falls_when_the_scores_are_right() -> None:
-    found = Judge(SMALL)(torch.zeros(2, 3, 64, 64))
+    output = Judge(SMALL)(torch.zeros(2, 3, 64, 64))
     labels = torch.zeros(2, 11, dtype=torch.int64)
     scores = {slot: functional.one_hot(labels[:, 0], len(values)) * 9.0 for slot, values in TEXTURED_SLOTS.items()}
-    right = found._replace(by_slot=scores)
-    assert judge_loss(right, labels, 0.5) < 0.1 < judge_loss(found, labels, 0.5)
+    right = output._replace(by_slot=scores)
+    assert judge_loss(right, labels, 0.5) < 0.1 < judge_loss(output, labels, 0.5)
 
 
 def test_a_run_learns_goes_on_and_is_loaded(sheet: TexturedSheet, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: 
     pixels = torch.rand(2, 3, 64, 64)
     assert torch.equal(reconstructed(pixels, upside), -pixels.flip(2))
     loop = LoopSettings(steps=200, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
-    found = {}
+    accuracies = {}
     for share in (0.0, 1.0):
         settings = JudgeSettings(batch=16, validation_scenes=40, place_weight=4, reconstructed_share=share)
         with pytest.MonkeyPatch.context() as patch:
@@ -127,9 +127,9 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: 
             figures = train_judge(
                 tmp_path / str(share), sheet, config=SMALL, settings=settings, loop=loop, tokenizer=tmp_path
             ).validation
-        found[share] = figures["seen_64_sky"], figures["reconstructed_64_sky"]
-    assert found[0.0][0] > 0.9
-    assert found[0.0][1] < 0.7
-    assert found[1.0][1] > 0.9
+        accuracies[share] = figures["seen_64_sky"], figures["reconstructed_64_sky"]
+    assert accuracies[0.0][0] > 0.9
+    assert accuracies[0.0][1] < 0.7
+    assert accuracies[1.0][1] > 0.9
     with pytest.raises(ValueError, match="reconstructed_share"):
         JudgeSettings(reconstructed_share=-0.1)

@@ -41,18 +41,18 @@ def trained(request, tmp_path_factory):
     fast = accelerate(tiny.model, family=name, grid=grid_of(name))
     out = tmp_path_factory.mktemp(name)
     prompts = [tiny.prompt, *[(tiny.prompt[0], 100 + each, *tiny.prompt[2:]) for each in range(4, 15)]]
-    drawn = draw_pictures(fast, prompts, out)
+    pictures = draw_pictures(fast, prompts, out)
     settings = SETTINGS if eagle == 1 else DrafterSettings(**{**vars_of(SETTINGS), "loss": "lk-lambda"})
     result = train_live_drafter(
         fast.live,
-        drawn,
+        pictures,
         out,
         settings=settings,
         loop=LOOP,
         eagle=eagle,
         drafted_codes=DRAFTED if eagle == 3 else None,
     )
-    return SimpleNamespace(name=name, eagle=eagle, tiny=tiny, fast=fast, drawn=drawn, out=out, result=result)
+    return SimpleNamespace(name=name, eagle=eagle, tiny=tiny, fast=fast, drawn=pictures, out=out, result=result)
 
 
 def vars_of(settings: DrafterSettings) -> dict[str, object]:
@@ -60,8 +60,8 @@ def vars_of(settings: DrafterSettings) -> dict[str, object]:
 
 
 def test_teaching_gives_the_features_and_distributions_of_decoding(trained):
-    live, drawn = trained.fast.live, trained.drawn
-    taught = teach(live, [*drawn.prompts[:2], live.uncond(drawn.prompts[0])], drawn.codes[:3])
+    live, pictures = trained.fast.live, trained.drawn
+    taught = teach(live, [*pictures.prompts[:2], live.uncond(pictures.prompts[0])], pictures.codes[:3])
     assert taught.features.shape[:2] == (3, live.grid.cells)
     assert taught.tokens.shape == taught.seen.shape[:2] == (3, taught.prompt + live.grid.cells - 1)
     plain = accelerate(trained.tiny.model, "ar", family=trained.name, grid=grid_of(trained.name))
@@ -80,9 +80,9 @@ def test_a_trained_drafter_learns_and_changes_no_token(trained):
     expected = accelerate(trained.tiny.model, "ar", **options).generate(prompt, temperature=0).drawing
     for method in ("speculative", "eagle1", "eagle2", "adt"):
         fast = accelerate(trained.tiny.model, method, drafter=trained.out, **options)
-        drawn = fast.generate(prompt, temperature=0).drawing
-        assert drawn.tokens == expected.tokens
-        assert drawn.drafter_nfe > 0
+        drawing = fast.generate(prompt, temperature=0).drawing
+        assert drawing.tokens == expected.tokens
+        assert drawing.drafter_nfe > 0
 
 
 def test_drafting_reads_what_training_read(trained):
@@ -98,10 +98,10 @@ def test_drafting_reads_what_training_read(trained):
     drafter.sample_by(sampling)
     drafter.begin(target.begin())
     tokens = trained.drawn.codes[0]
-    asked = []
+    outputs = []
     engine = drafter.engine
     run = engine._forward
-    engine._forward = lambda *given: asked.append(run(*given)) or asked[-1]
+    engine._forward = lambda *args: outputs.append(run(*args)) or outputs[-1]
     drafter.expand(tokens[:1], np.array([-1]))
     drafter.expand(tokens[1:2], np.array([0]))
     prompts = [trained.tiny.prompt, live.uncond(trained.tiny.prompt)]
@@ -109,37 +109,37 @@ def test_drafting_reads_what_training_read(trained):
     taught = teach(live, prompts, np.stack([tokens, tokens]), target_layers(module))
     with torch.no_grad():
         passes = unroll(module, taught.seen, taught.tokens, 2, prompt=taught.prompt, padding=taught.padding)
-    for level, (logits, _) in enumerate(asked):
+    for level, (logits, _) in enumerate(outputs):
         expected = passes[level].logits[:, taught.prompt + level]
         torch.testing.assert_close(logits[:, -1], expected, atol=2e-4, rtol=1e-4)
 
 
 def test_drawing_goes_on_where_it_was_stopped(trained, tmp_path):
-    fast, drawn = trained.fast, trained.drawn
+    fast, pictures = trained.fast, trained.drawn
 
     def stop(done: int, whole: int) -> None:
         if done == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        draw_pictures(fast, drawn.prompts, tmp_path, progress=stop)
+        draw_pictures(fast, pictures.prompts, tmp_path, progress=stop)
     assert (np.load(tmp_path / DRAWN)[:, 0] >= 0).sum() == 5
-    asked = []
-    again = draw_pictures(fast, drawn.prompts, tmp_path, progress=lambda done, whole: asked.append((done, whole)))
-    assert asked == [(index + 1, 12) for index in range(5, 12)]
-    assert np.array_equal(again.codes, drawn.codes)
+    calls = []
+    again = draw_pictures(fast, pictures.prompts, tmp_path, progress=lambda done, whole: calls.append((done, whole)))
+    assert calls == [(index + 1, 12) for index in range(5, 12)]
+    assert np.array_equal(again.codes, pictures.codes)
 
 
 def test_other_drawings_and_too_few_are_refused(trained, tmp_path):
-    fast, drawn = trained.fast, trained.drawn
-    draw_pictures(fast, drawn.prompts[:1], tmp_path)
+    fast, pictures = trained.fast, trained.drawn
+    draw_pictures(fast, pictures.prompts[:1], tmp_path)
     with pytest.raises(ValueError, match=r"expected drawings of prompts .* or another --out"):
-        draw_pictures(fast, drawn.prompts, tmp_path)
-    few = DrawnPictures(drawn.prompts[:4], drawn.codes[:4])
+        draw_pictures(fast, pictures.prompts, tmp_path)
+    few = DrawnPictures(pictures.prompts[:4], pictures.codes[:4])
     with pytest.raises(ValueError, match="more than the 4 kept for validation, of other prompts, got 4"):
         train_live_drafter(fast.live, few, tmp_path, settings=SETTINGS, loop=LOOP)
     with pytest.raises(ValueError, match="expected 1 to 64, of an EAGLE-3 drafter, got 65"):
-        train_live_drafter(fast.live, drawn, tmp_path, settings=SETTINGS, loop=LOOP, eagle=3, drafted_codes=65)
+        train_live_drafter(fast.live, pictures, tmp_path, settings=SETTINGS, loop=LOOP, eagle=3, drafted_codes=65)
 
 
 def test_a_drafter_of_another_target_is_refused(trained):

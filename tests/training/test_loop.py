@@ -99,14 +99,14 @@ def test_the_schedule_follows_whichever_of_steps_and_minutes_is_further_on() -> 
 
 
 def test_a_recipe_is_told_the_share_of_each_step_before_its_loss(tmp_path: Path) -> None:
-    model, told = line(), list[float]()
+    model, shares = line(), list[float]()
 
     def loss(step: int) -> Loss:
-        assert len(told) == step + 1
+        assert len(shares) == step + 1
         return loss_of(model)(step)
 
-    train(model, loss, tmp_path, SETTINGS, CONFIG, at_share=told.append)
-    assert told == [rate_share(SETTINGS, step, 0.0) for step in range(12)]
+    train(model, loss, tmp_path, SETTINGS, CONFIG, at_share=shares.append)
+    assert shares == [rate_share(SETTINGS, step, 0.0) for step in range(12)]
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"learning_rate": 0.0}, {"ema_decay": 1.0}, {"minutes": 0.0}])
@@ -118,8 +118,8 @@ def test_settings_out_of_range_raise(change: dict[str, float]) -> None:
 def test_steps_are_told_on_standard_error_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = line()
     train(model, loss_of(model), tmp_path / "told", SETTINGS, CONFIG)
-    told = capsys.readouterr()
-    assert (told.out, told.err.startswith("step 1 loss ")) == ("", True)
+    output = capsys.readouterr()
+    assert (output.out, output.err.startswith("step 1 loss ")) == ("", True)
     with shown(False):
         train(model, loss_of(model), tmp_path / "silent", SETTINGS, CONFIG)
     assert capsys.readouterr() == ("", "")

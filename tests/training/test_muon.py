@@ -12,9 +12,9 @@ from underpaint.training.muon import Muon, Optimisers, orthogonalised
 @pytest.mark.parametrize("shape", [(8, 8), (8, 20), (20, 8)])
 def test_singular_values_come_close_to_one(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    found = torch.linalg.svdvals(orthogonalised(torch.randn(shape)))
-    assert found.min() > 0.5
-    assert found.max() < 1.4
+    singular_values = torch.linalg.svdvals(orthogonalised(torch.randn(shape)))
+    assert singular_values.min() > 0.5
+    assert singular_values.max() < 1.4
 
 
 def test_a_step_is_as_long_whatever_the_gradient() -> None:

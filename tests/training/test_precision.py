@@ -33,8 +33,8 @@ def test_without_a_table_products_are_float32(tmp_path: Path) -> None:
 def test_autocast_takes_products_in_that_type(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "processor_has_bfloat16", lambda: narrow)
     with autocast("cpu"):
-        found = torch.ones(2, 2) @ torch.ones(2, 2)
-    assert found.dtype == product_type("cpu") == (torch.bfloat16 if narrow else torch.float32)
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == product_type("cpu") == (torch.bfloat16 if narrow else torch.float32)
 
 
 @pytest.mark.parametrize("narrow", [True, False])
@@ -49,9 +49,9 @@ def test_a_gpu_is_asked_for_units_of_its_own_and_not_for_emulation(
 
 def test_a_processor_without_the_units_is_told_of_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "processor_has_bfloat16", lambda: False)
-    told = describe_products("cpu")
-    assert told.startswith("products in float32 on cpu, which has no bfloat16 units")
-    assert "amx_bf16, avx512_bf16, bf16" in told
-    assert "or with --device cuda" in told
+    message = describe_products("cpu")
+    assert message.startswith("products in float32 on cpu, which has no bfloat16 units")
+    assert "amx_bf16, avx512_bf16, bf16" in message
+    assert "or with --device cuda" in message
     monkeypatch.setattr(precision, "processor_has_bfloat16", lambda: True)
     assert describe_products("cpu") == "products in bfloat16 on cpu"

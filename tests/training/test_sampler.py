@@ -76,36 +76,38 @@ def scenes(tokenizer: Path) -> PairedScenes:
 def test_later_rows_change_nothing(config: SamplerConfig) -> None:
     torch.manual_seed(1)
     network = TokenSampler(config).eval()
-    taken = 1 if config.direction == "up" else config.ratio
-    given = config.ratio if config.direction == "up" else 1
-    codes = torch.randint(0, 24, (2, 4 * taken, 3 * taken))
+    in_scale = 1 if config.direction == "up" else config.ratio
+    out_scale = config.ratio if config.direction == "up" else 1
+    codes = torch.randint(0, 24, (2, 4 * in_scale, 3 * in_scale))
     whole = network(codes)
-    assert whole.shape == (2, 4 * given, 3 * given, 24)
+    assert whole.shape == (2, 4 * out_scale, 3 * out_scale, 24)
     for rows in (1, 2, 3):
         other = codes.clone()
-        other[:, rows * taken :] = torch.randint(0, 24, other[:, rows * taken :].shape)
+        other[:, rows * in_scale :] = torch.randint(0, 24, other[:, rows * in_scale :].shape)
         changed = network(other)
-        torch.testing.assert_close(changed[:, : rows * given], whole[:, : rows * given], rtol=0, atol=1e-5)
-        torch.testing.assert_close(network(codes[:, : rows * taken]), whole[:, : rows * given], rtol=0, atol=1e-5)
-        assert not torch.allclose(changed[:, rows * given :], whole[:, rows * given :])
+        torch.testing.assert_close(changed[:, : rows * out_scale], whole[:, : rows * out_scale], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            network(codes[:, : rows * in_scale]), whole[:, : rows * out_scale], rtol=0, atol=1e-5
+        )
+        assert not torch.allclose(changed[:, rows * out_scale :], whole[:, rows * out_scale :])
 
 
 @torch.no_grad()
 def test_super_resolution_starts_as_bicubic() -> None:
     pixels = torch.rand(1, 3, 6, 8)
-    wanted = torch.nn.functional.interpolate(pixels, scale_factor=2.0, mode="bicubic")
-    torch.testing.assert_close(SuperResolution(SuperResolutionConfig())(pixels), wanted)
+    expected = torch.nn.functional.interpolate(pixels, scale_factor=2.0, mode="bicubic")
+    torch.testing.assert_close(SuperResolution(SuperResolutionConfig())(pixels), expected)
 
 
 def test_pictures_teach_the_logits_and_the_critic_apart() -> None:
     torch.manual_seed(2)
     vq, critic = VQModel(VQ).requires_grad_(False), PatchCritic(4)
     logits = torch.randn(2, 6, 6, 24, requires_grad=True)
-    drawn, real = draw_softly(vq, logits), torch.rand(2, 3, 12, 12)
-    torch.testing.assert_close(drawn.pixels, vq.decode_codes(logits.argmax(-1).flatten(1)), rtol=0, atol=1e-5)
-    near = perceptual_distance(vq, drawn.pixels, real)
+    drawing, real = draw_softly(vq, logits), torch.rand(2, 3, 12, 12)
+    torch.testing.assert_close(drawing.pixels, vq.decode_codes(logits.argmax(-1).flatten(1)), rtol=0, atol=1e-5)
+    near = perceptual_distance(vq, drawing.pixels, real)
     assert float(perceptual_distance(vq, real, real)) == 0 < float(near.detach())
-    fooled, judged = duel(critic, drawn.pixels, real)
+    fooled, judged = duel(critic, drawing.pixels, real)
     (fooled + near).backward(retain_graph=True)
     assert logits.grad is not None
     assert float(logits.grad.abs().sum()) > 0

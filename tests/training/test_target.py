@@ -28,8 +28,8 @@ LOOP = LoopSettings(steps=30, learning_rate=2e-2, warmup_steps=2, ema_decay=0.5,
 
 def data(side: int) -> GridData:
     codes, words = tiny_tokens()
-    kept = codes[:, : side**2]
-    return GridData(TokenSet(kept[6:], words[6:]), TokenSet(kept[:6], words[:6]))
+    grid_codes = codes[:, : side**2]
+    return GridData(TokenSet(grid_codes[6:], words[6:]), TokenSet(grid_codes[:6], words[:6]))
 
 
 def run(out: Path, steps: int = 30, seed: int = 0, settings: TargetSettings = SETTINGS) -> dict[str, float]:
@@ -71,18 +71,18 @@ def test_a_target_of_one_grid_learns_and_loads(tmp_path: Path) -> None:
     loop = LoopSettings(steps=60, learning_rate=5e-3, warmup_steps=5, validate_every=30)
     outcome = train_target(tmp_path, {4: data(4)}, loop=loop, **named)  # type: ignore[arg-type]
     assert outcome.validation["validation_ce_32"] < 1.5 < np.log(LARGE.vocab_size)
-    held = data(4).data
-    codes = torch.from_numpy(held.codes.astype("int64"))
-    logits, _ = load_target(tmp_path / "checkpoint.pt")(codes, torch.from_numpy(held.words))
+    scenes = data(4).data
+    codes = torch.from_numpy(scenes.codes.astype("int64"))
+    logits, _ = load_target(tmp_path / "checkpoint.pt")(codes, torch.from_numpy(scenes.words))
     assert float(functional.cross_entropy(logits.detach().flatten(0, 1), codes.flatten())) < 1.6
 
 
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -> SimpleNamespace:
     """What `train_target` gives the loop: model, loss, at_share."""
-    told = SimpleNamespace()
+    arguments = SimpleNamespace()
 
     def heard(model: CaptionedTarget, loss: object, *rest: object, at_share: object, **others: object) -> None:
-        told.model, told.loss, told.at_share = model, loss, at_share
+        arguments.model, arguments.loss, arguments.at_share = model, loss, at_share
         torch.manual_seed(3)
         torch.nn.init.normal_(model.decoder.head.weight)
 
@@ -90,7 +90,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -
     grids = {side: data(side)._replace(things=THINGS[:, : side**2]) for side in (2, 4)}
     named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": LOOP}
     train_target(tmp_path, grids, **(named | changed))  # type: ignore[arg-type]
-    return told
+    return arguments
 
 
 THINGS = np.random.default_rng(4).random((len(tiny_tokens()[0]) - 6, 16)) < 0.4
@@ -111,29 +111,29 @@ def test_a_thing_weighs_what_the_share_of_the_peak_rates_leaves_it(
     for side, (plain, whole) in zip((2, 4), zip(losses[1.0, 1.0], losses[3.0, 1.0], strict=True), strict=True):
         random = np.random.default_rng([0, (2, 4).index(side)])
         rows = random.integers(len(THINGS), size=SETTINGS.batch * 16 // side**2)
-        shown = THINGS[rows, : side**2]
+        thing_mask = THINGS[rows, : side**2]
         codes, words = batch_at(data(side).data, rows, SETTINGS.condition_dropout, random)
         view = seen[3.0].model if side == 4 else on_grid(seen[3.0].model, side)
         with autocast("cpu"):
             logits, _ = view(codes, words)
         each = functional.cross_entropy(logits.transpose(1, 2), codes, reduction="none").detach().numpy()
         assert plain == pytest.approx(each.mean(), abs=1e-4)
-        assert whole == pytest.approx(np.average(each, weights=np.where(shown, 3, 1)), abs=1e-4)
+        assert whole == pytest.approx(np.average(each, weights=np.where(thing_mask, 3, 1)), abs=1e-4)
 
 
 def test_steps_of_every_grid_are_compiled_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[object]()
+    functions = list[object]()
 
     def heard(function: Callable[..., object], dynamic: bool) -> Callable[..., object]:
         assert not dynamic, "each grid has shapes of its own"
-        asked.append(function)
+        functions.append(function)
         return function
 
     monkeypatch.setattr(torch, "compile", heard)
     plain = recipe(tmp_path / "plain", monkeypatch)
-    assert asked == []
+    assert functions == []
     compiled = recipe(tmp_path / "compiled", monkeypatch, compiled=True)
-    assert len(asked) == 2
+    assert len(functions) == 2
     for step in (0, 1):
         assert torch.equal(plain.loss(step).value, compiled.loss(step).value)
 
@@ -147,10 +147,10 @@ def test_more_layers_are_the_same_function_and_learn(layers: int) -> None:
     deep = expand_depth(shallow, layers)
     assert len(deep.decoder.layers) == layers
     codes, words = torch.randint(24, (3, 16)), torch.randint(1, 9, (3, 8))
-    wanted, made = shallow(codes, words)[0], deep(codes, words)[0]
-    assert wanted.std() > 0.1
-    torch.testing.assert_close(made, wanted)
-    made.square().sum().backward()
+    expected, actual = shallow(codes, words)[0], deep(codes, words)[0]
+    assert expected.std() > 0.1
+    torch.testing.assert_close(actual, expected)
+    actual.square().sum().backward()
     for layer in deep.decoder.layers:
         assert layer.out.weight.grad.abs().max() > 0
         assert layer.down.weight.grad.abs().max() > 0
@@ -197,8 +197,8 @@ def test_a_run_that_names_a_setting_which_the_recipe_lacks_is_refused(tmp_path: 
 def test_cells_of_things_weigh_more(tmp_path: Path) -> None:
     """Things on a grid of 4 weigh all of the loss, nearly: their cells are learnt, the others are not."""
     grid = data(4)
-    shown = np.random.default_rng(0).random(16) < 0.5
-    things = np.broadcast_to(shown, grid.data.codes.shape)
+    thing_mask = np.random.default_rng(0).random(16) < 0.5
+    things = np.broadcast_to(thing_mask, grid.data.codes.shape)
     named = {"config": LARGE, "caption_dim": CAPTION_DIM, "words": WORDS, "settings": SETTINGS, "loop": LOOP}
 
     def each_cell(out: str, weight: float, things: np.ndarray | None) -> np.ndarray:
@@ -212,8 +212,8 @@ def test_cells_of_things_weigh_more(tmp_path: Path) -> None:
     even, weighted = each_cell("even", 1.0, things), each_cell("weighted", 1e6, things)
     np.testing.assert_array_equal(even, each_cell("none", 5.0, None))
     np.testing.assert_allclose(even, each_cell("all", 4.0, np.ones_like(things)), atol=0.02)
-    assert weighted[shown].mean() < 0.9 * weighted[~shown].mean()
-    assert weighted[~shown].mean() > 1.5 * even[~shown].mean()
+    assert weighted[thing_mask].mean() < 0.9 * weighted[~thing_mask].mean()
+    assert weighted[~thing_mask].mean() > 1.5 * even[~thing_mask].mean()
 
 
 def test_codes_must_fill_their_grid(tmp_path: Path) -> None:

@@ -42,33 +42,33 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_a_batch_holds_pictures_words_and_labels(sheet: TexturedSheet) -> None:
-    made = numbered_batch(sheet, 2, 5, 4, "train", 128)
-    assert made.pictures.shape == (4, 128, 128, 3)
+    batch = numbered_batch(sheet, 2, 5, 4, "train", 128)
+    assert batch.pictures.shape == (4, 128, 128, 3)
     for row in range(4):
         one = textured_scene(2, 5 + row, "train")
-        assert (made.pictures[row] == render_textured(one, sheet, 128)).all()
-        assert (made.words[row] == textured_word_ids(one.prompt, 128)).all()
-        assert dict(zip(TEXTURED_SLOTS, made.labels[row].tolist(), strict=True)) == one.prompt.class_ids()
+        assert (batch.pictures[row] == render_textured(one, sheet, 128)).all()
+        assert (batch.words[row] == textured_word_ids(one.prompt, 128)).all()
+        assert dict(zip(TEXTURED_SLOTS, batch.labels[row].tolist(), strict=True)) == one.prompt.class_ids()
 
 
 def test_splits_show_their_things_and_never_meet() -> None:
     for split, first in (("train", seen_things()), ("seen", seen_things()), ("held_out", held_out_things())):
-        shown = many(split, 2500)
-        assert {(one.prompt.thing, one.prompt.finish) for one in shown} == set(first)
-        assert {(one.prompt.other, one.prompt.other_finish) for one in shown} <= set(seen_things())
-        assert all(one.prompt.thing != one.prompt.other for one in shown)
+        scenes = many(split, 2500)
+        assert {(one.prompt.thing, one.prompt.finish) for one in scenes} == set(first)
+        assert {(one.prompt.other, one.prompt.other_finish) for one in scenes} <= set(seen_things())
+        assert all(one.prompt.thing != one.prompt.other for one in scenes)
     assert not set(many("train", 800)) & set(many("seen", 800))
 
 
 def test_attributes_are_drawn_evenly() -> None:
-    shown = many("every", 4000, seed=9)
+    scenes = many("every", 4000, seed=9)
     for slot in ("relation", "ground", "colour", "sky", "light", "depth", "finish", "other_finish"):
-        counts = Counter(getattr(one.prompt, slot) for one in shown)
-        expected = len(shown) / len(TEXTURED_SLOTS[slot])
+        counts = Counter(getattr(one.prompt, slot) for one in scenes)
+        expected = len(scenes) / len(TEXTURED_SLOTS[slot])
         # Six standard deviations of a binomial count.
         assert max(abs(count - expected) for count in counts.values()) < 6 * np.sqrt(expected), slot
-    alone = sum(one.prompt.companion == "nothing" for one in shown)
-    assert abs(alone - 2 / 3 * len(shown)) < 6 * np.sqrt(len(shown) * 2 / 9)
+    alone = sum(one.prompt.companion == "nothing" for one in scenes)
+    assert abs(alone - 2 / 3 * len(scenes)) < 6 * np.sqrt(len(scenes) * 2 / 9)
 
 
 def test_positions_say_the_relation() -> None:
@@ -108,9 +108,9 @@ def test_wool_is_undyed_and_stone_is_grey(sheet: TexturedSheet) -> None:
         return float(red - blue)
 
     for thing in ("fox", "castle"):
-        own = warmth(thing, "glossy")
-        assert warmth(thing, "woolly") > own / 4 + 0.1
-        assert abs(warmth(thing, "stone") - own / 4) < 0.1
+        glossy = warmth(thing, "glossy")
+        assert warmth(thing, "woolly") > glossy / 4 + 0.1
+        assert abs(warmth(thing, "stone") - glossy / 4) < 0.1
 
 
 def test_pictures_are_repeatable(sheet: TexturedSheet) -> None:
@@ -134,7 +134,7 @@ def test_difficulty_differs_by_region(sheet: TexturedSheet) -> None:
             inside = (whose == number).all(axis=(1, 3))
             spread[name] += bright.std(axis=(1, 3))[inside].tolist()
     calm, busy, thing = (float(np.median(spread[name])) for name in REGIONS)
-    assert min(len(found) for found in spread.values()) > 500
+    assert min(len(values) for values in spread.values()) > 500
     assert busy > 5 * calm
     assert thing > 2 * calm
 
@@ -150,12 +150,12 @@ def test_regions_cover_each_thing(sheet: TexturedSheet) -> None:
 def test_cells_of_things_are_where_things_are(sheet: TexturedSheet) -> None:
     for one in many("train", 60):
         for side in (8, 16):
-            found, pixel = thing_cells(one, side), regions(one, sheet, 64).reshape(side, 64 // side, side, 64 // side)
-            assert found[(pixel == 2).all(axis=(1, 3))].all(), "a cell that is all thing"
+            cells, pixel = thing_cells(one, side), regions(one, sheet, 64).reshape(side, 64 // side, side, 64 // side)
+            assert cells[(pixel == 2).all(axis=(1, 3))].all(), "a cell that is all thing"
             empty = np.ones((64, 64), np.bool_)
             for left, top, width in (one.first, one.second, one.companion):
                 empty[max(0, top) : top + width, max(0, left) : left + width] = False
-            assert not found[empty.reshape(side, 64 // side, side, 64 // side).all(axis=(1, 3))].any()
+            assert not cells[empty.reshape(side, 64 // side, side, 64 // side).all(axis=(1, 3))].any()
     alone = next(one for one in many("train") if one.prompt.companion == "nothing")
     beside = replace(alone, prompt=replace(alone.prompt, companion="snail"))
     assert thing_cells(beside, 16).sum() > thing_cells(alone, 16).sum()
@@ -167,7 +167,7 @@ def test_every_attribute_changes_the_picture(sheet: TexturedSheet) -> None:
     for slot, values in TEXTURED_SLOTS.items():
         if slot == "relation":
             continue
-        taken = {getattr(one.prompt, slot), one.prompt.thing, one.prompt.other}
-        other = next(value for value in values if value not in taken)
+        used_values = {getattr(one.prompt, slot), one.prompt.thing, one.prompt.other}
+        other = next(value for value in values if value not in used_values)
         after = render_textured(replace(one, prompt=replace(one.prompt, **{slot: other})), sheet, 64)
         assert np.abs(after - before).max() > 20, slot

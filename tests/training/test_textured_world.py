@@ -65,7 +65,7 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     pictures, heard = MadeUp(), list[tuple[str, int, int, str]]()
 
     def run(settings: WorldSettings) -> list[str]:
-        stages = textured_stages(tmp_path, pictures, settings=settings, report=lambda *told: heard.append(told))
+        stages = textured_stages(tmp_path, pictures, settings=settings, report=lambda *event: heard.append(event))
         assert sum(stage.share for stage in stages) == 100
         return [one.state for one in train_world(tmp_path, 1, stages, {})]
 
@@ -93,8 +93,8 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     # Nothing learns from a judge, a drafter or the last samplers: they go on.
     open_ones = ("judge", "drafter", "sampler_up_pixel", "sampler_down_ce", "superres")
     names = [stage.name for stage in textured_stages(tmp_path, pictures, settings=SETTINGS)]
-    wanted = ["finished" if name in open_ones else "closed" for name in names]
-    assert run(replace(SETTINGS, steps=3)) == wanted
+    expected = ["finished" if name in open_ones else "closed" for name in names]
+    assert run(replace(SETTINGS, steps=3)) == expected
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
 
 
@@ -121,9 +121,9 @@ def test_a_drawing_that_was_stopped_goes_on_before_the_drafter_learns(
     assert not (tmp_path / "parts" / "drafter").exists()
     assert run(tmp_path / "parts")[-1] == "finished"
     assert run(tmp_path / "whole")[-1] == "finished"
-    held = [load_whole(tmp_path / name / "drafter" / "checkpoint.pt") for name in ("parts", "whole")]
-    assert held[0]["runs"][0]["how"]["drawn_scenes"] == {"8": 2 * CHUNK - 2, "16": 2 * CHUNK - 2}
-    assert all(torch.equal(value, held[1]["raw"][name]) for name, value in held[0]["raw"].items())
+    checkpoints = [load_whole(tmp_path / name / "drafter" / "checkpoint.pt") for name in ("parts", "whole")]
+    assert checkpoints[0]["runs"][0]["how"]["drawn_scenes"] == {"8": 2 * CHUNK - 2, "16": 2 * CHUNK - 2}
+    assert all(torch.equal(value, checkpoints[1]["raw"][name]) for name, value in checkpoints[0]["raw"].items())
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["from a shallow one", "from kept weights alone"])
@@ -156,13 +156,13 @@ def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 2
     assert "holds a world of" in done.output
     assert CliRunner().invoke(app, ["world", "--hours", "1", "--device", "tpu"]).exit_code == 2
-    for sides, told in (
+    for sides, message in (
         ("64,256", "expected 64,128 or 64,128,256"),
         ("64;128", "--sides: expected numbers separated by commas"),
     ):
         done = CliRunner().invoke(app, ["world", "--hours", "1", "--sides", sides, "--out", str(tmp_path / "new")])
         assert done.exit_code == 2
-        assert told in done.output
+        assert message in done.output
     monkeypatch.setenv("CXX", "no-such-compiler")
     done = CliRunner().invoke(app, ["world", "--hours", "1", "--compile", "--out", str(tmp_path / "new")])
     assert done.exit_code == 2
@@ -174,10 +174,10 @@ def test_a_folder_from_before_a_stage_goes_on_and_options_reach_the_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("underpaint.training.pictures.TexturedPictures", MadeUp)
-    told = list[object]()
+    compile_flags = list[object]()
 
     def stages_of(_: object, pictures: MadeUp, *, compiled: bool, **__: object) -> list[Stage]:
-        told.append(compiled)
+        compile_flags.append(compiled)
         return [Stage("tokenizer", 1, lambda folder, minutes: TrainingResult(1, True, {}))]
 
     monkeypatch.setattr("underpaint.training.textured_world.textured_stages", stages_of)
@@ -185,4 +185,4 @@ def test_a_folder_from_before_a_stage_goes_on_and_options_reach_the_stages(
     assert CliRunner().invoke(app, command).exit_code == 0
     monkeypatch.setenv("CXX", "python3")
     assert CliRunner().invoke(app, [*command, "--compile"]).exit_code == 0
-    assert told == [False, True]
+    assert compile_flags == [False, True]

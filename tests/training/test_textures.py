@@ -32,9 +32,9 @@ def test_a_coarse_window_is_the_average_of_the_fine_one(kind: str) -> None:
         for size in (128, 64):
             factor = 256 // size
             mean = fine.reshape(size, factor, size, factor).mean(axis=(1, 3))
-            found = window(kind, 1, x, y, flips, size, size)
+            coarse = window(kind, 1, x, y, flips, size, size)
             # Each was rounded to a whole number once.
-            assert np.abs(found - mean).max() <= 1.0 + 1e-6
+            assert np.abs(coarse - mean).max() <= 1.0 + 1e-6
 
 
 def test_half_the_picture_shows_a_texture_half_as_large() -> None:

@@ -71,10 +71,10 @@ def test_codes_fill_the_grid_and_depend_on_their_neighbourhood(trained: Path) ->
 
 def test_kmeans_finds_separate_directions() -> None:
     torch.manual_seed(0)
-    wanted = torch.eye(6)[:4]
-    rows = torch.nn.functional.normalize(wanted.repeat(50, 1) + 0.05 * torch.randn(200, 6), dim=1)
+    directions = torch.eye(6)[:4]
+    rows = torch.nn.functional.normalize(directions.repeat(50, 1) + 0.05 * torch.randn(200, 6), dim=1)
     centres = spherical_kmeans(rows, 4, rounds=10, seed=3)
-    assert torch.allclose((centres @ wanted.T).max(dim=0).values, torch.ones(4), atol=0.05)
+    assert torch.allclose((centres @ directions.T).max(dim=0).values, torch.ones(4), atol=0.05)
     with pytest.raises(ValueError, match="as many rows"):
         spherical_kmeans(rows[:3], 4, rounds=1, seed=0)
 
@@ -168,14 +168,14 @@ def test_a_run_with_another_seed_or_other_settings_is_refused(trained: Path) -> 
 
 def test_energy_rewards_texture_wherever_it_lies() -> None:
     generator = torch.Generator().manual_seed(0)
-    wanted, other = 0.3 * torch.randn(2, 4, 3, 32, 32, generator=generator)
-    grey = torch.zeros_like(wanted)
+    original, other = 0.3 * torch.randn(2, 4, 3, 32, 32, generator=generator)
+    grey = torch.zeros_like(original)
     for near, far in zip(texture_energy(other), texture_energy(grey), strict=True):
         assert float(near.mean()) > 0.05
         assert float(far.abs().max()) == 0
     plain, energetic = ReconstructionWeights(), ReconstructionWeights(energy=20.0)
-    assert reconstruction_loss(grey, wanted, plain) < reconstruction_loss(other, wanted, plain)
-    assert reconstruction_loss(grey, wanted, energetic) > reconstruction_loss(other, wanted, energetic)
+    assert reconstruction_loss(grey, original, plain) < reconstruction_loss(other, original, plain)
+    assert reconstruction_loss(grey, original, energetic) > reconstruction_loss(other, original, energetic)
 
 
 def test_a_tokenizer_that_took_another_s_place_is_read_anew(trained: Path, tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ def test_stages_run_in_order_with_their_share_of_the_hours(tmp_path: Path) -> No
     recorder = Recorder()
     stages = [recorder.stage("tokenizer", 1), recorder.stage("target", 3)]
     seen: list[StageReport] = []
-    found = train_world(tmp_path, 2, stages, ABOUT, report=seen.append)
+    reports = train_world(tmp_path, 2, stages, ABOUT, report=seen.append)
     assert recorder.calls == [("tokenizer", 30), ("target", 90)]
-    assert seen == found
-    assert [one.state for one in found] == ["finished", "finished"]
+    assert seen == reports
+    assert [one.state for one in reports] == ["finished", "finished"]
 
 
 def test_a_stopped_world_goes_on_and_a_stage_that_others_stand_on_is_closed(tmp_path: Path) -> None:
@@ -51,22 +51,22 @@ def test_a_stopped_world_goes_on_and_a_stage_that_others_stand_on_is_closed(tmp_
     recorder.stop_at = "target"
     assert [one.state for one in train_world(tmp_path, 3, stages, ABOUT)] == ["finished", "stopped"]
     recorder.stop_at, recorder.calls = None, []
-    found = train_world(tmp_path, 6, stages, ABOUT)
-    assert [one.state for one in found] == ["closed", "finished", "finished"]
+    reports = train_world(tmp_path, 6, stages, ABOUT)
+    assert [one.state for one in reports] == ["closed", "finished", "finished"]
     assert recorder.calls == [("target", 120), ("drafter", 120)]
 
 
 def test_asked_for_stages_alone_are_trained(tmp_path: Path) -> None:
     recorder = Recorder()
     stages = [recorder.stage(name, 1) for name in ("tokenizer", "judge", "target")]
-    found = train_world(tmp_path, 3, stages, ABOUT, only=["target"])
-    assert [one.state for one in found] == ["left out", "left out", "finished"]
+    reports = train_world(tmp_path, 3, stages, ABOUT, only=["target"])
+    assert [one.state for one in reports] == ["left out", "left out", "finished"]
     assert recorder.calls == [("target", 60)]
-    found = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
-    assert [one.state for one in found] == ["closed", "closed", "left out"]
+    reports = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
+    assert [one.state for one in reports] == ["closed", "closed", "left out"]
     stages[1] = replace(stages[1], needed=False)  # nothing learns from a judge
-    found = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
-    assert [one.state for one in found] == ["closed", "finished", "left out"]
+    reports = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
+    assert [one.state for one in reports] == ["closed", "finished", "left out"]
     assert recorder.calls[1:] == [("judge", 60)]
     with pytest.raises(ValueError, match=r"no stage drafter; expected some of tokenizer, judge, target"):
         train_world(tmp_path, 3, stages, ABOUT, only=["drafter"])
@@ -81,8 +81,8 @@ def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
         train_world(tmp_path, 1, stages, ABOUT | {"seed": 1})
     (tmp_path / "world.json").write_text(json.dumps({**ABOUT, "settings": {"target": {"batch": 2}}}))
     other = {**ABOUT, "settings": {"target": {"batch": 3, "width": None}}}
-    told = r"a world of settings\.target\.batch 2, now wanted 3; settings\.target\.width 'not set', now wanted None\."
-    with pytest.raises(ValueError, match=told):
+    match = r"a world of settings\.target\.batch 2, now wanted 3; settings\.target\.width 'not set', now wanted None\."
+    with pytest.raises(ValueError, match=match):
         train_world(tmp_path, 1, stages, other)
     (tmp_path / "world.json").write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
@@ -102,8 +102,8 @@ def test_wrong_worlds_are_refused(tmp_path: Path) -> None:
 def test_a_real_stage_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     def recipe(steps: int) -> Stage:
         def run(folder: Path, minutes: float) -> TrainingResult:
-            own = replace(LOOP, steps=steps, minutes=minutes)
-            return train_tokenizer(folder, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=own)
+            loop_settings = replace(LOOP, steps=steps, minutes=minutes)
+            return train_tokenizer(folder, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=loop_settings)
 
         return Stage("tokenizer", 1, run)
 
