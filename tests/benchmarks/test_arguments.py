@@ -33,9 +33,9 @@ def refused(name, arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         importlib.import_module(f"benchmarks.{name}").main(arguments)
     assert stopped.value.code == 2
-    shown = capsys.readouterr()
-    assert not shown.out
-    return shown.err.splitlines()[-1]
+    output = capsys.readouterr()
+    assert not output.out
+    return output.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("name", "arguments", "message"), REFUSED)

@@ -32,17 +32,17 @@ def test_no_right_verifier_is_called_biased_and_every_bug_is_found():
 def test_a_page_of_a_bug_says_what_its_records_say():
     for page in sorted(set(BUGS.values())):
         text, record = (PAGES / f"{page}.md").read_text(encoding="utf-8"), RECORDS[page]
-        for told in (f"at `{record['version']}`, {record['judged']}.", f"    {record['command']}\n"):
-            assert told in text, page
+        for passage in (f"at `{record['version']}`, {record['judged']}.", f"    {record['command']}\n"):
+            assert passage in text, page
         for other in (name for name, place in BUGS.items() if place == page != name):
             assert f"{other} ({largest(RECORDS[other])})" in text, page
 
 
 def test_every_record_names_its_version_and_its_cases_are_cases():
-    for name, found in RECORDS.items():
-        assert re.fullmatch(r"[0-9a-f]{7}|\d+(\.\d+)+", found["version"]), name
-        assert found["name"] == name
-        for one in found["certificate"]["findings"]:
+    for name, record in RECORDS.items():
+        assert re.fullmatch(r"[0-9a-f]{7}|\d+(\.\d+)+", record["version"]), name
+        assert record["name"] == name
+        for one in record["certificate"]["findings"]:
             case_from_dict(one["case"])
     assert PAGE.is_file()
 

@@ -36,18 +36,18 @@ def test_every_part_runs_and_its_checks_hold(tmp_path: Path) -> None:
     out = tmp_path / "device.json"
     parts = "parity,identity,copy,shipped,plain,cycles,breakdown"
     device.main([*SMALL, "--parts", parts, "--out", str(out)])
-    found = json.loads(out.read_text(encoding="utf-8"))
-    assert found["failed"] == []
-    assert set(found["parity"]["checks"]) == {"float32 logits", "float16 total variation"}
-    assert all(check["holds"] for check in found["parity"]["checks"].values())
-    assert set(found["identity"]["checks"]) == {"speculative", "jacobi-lookup"}
-    assert found["copy"]["gb_s"] > 0
-    shipped = found["shipped speculative, batch 1"]
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert report["failed"] == []
+    assert set(report["parity"]["checks"]) == {"float32 logits", "float16 total variation"}
+    assert all(check["holds"] for check in report["parity"]["checks"].values())
+    assert set(report["identity"]["checks"]) == {"speculative", "jacobi-lookup"}
+    assert report["copy"]["gb_s"] > 0
+    shipped = report["shipped speculative, batch 1"]
     assert set(shipped) == {"ar", "speculative", "ar-eager", "seconds"}
     assert shipped["ar"]["tokens_per_cycle"] == 1.0 <= shipped["speculative"]["tokens_per_cycle"]
-    plain, cycle = found["plain, batch 1"], found["cycles ar, batch 1"]
+    plain, cycle = report["plain, batch 1"], report["cycles ar, batch 1"]
     assert min(plain["cycle_ms"], plain["eager_ms"], plain["bound_ms"], cycle["cycle_ms"]) > 0
-    assert sum(found["breakdown ar, batch 1"]["parts_ms"].values()) > 0
+    assert sum(report["breakdown ar, batch 1"]["parts_ms"].values()) > 0
 
 
 def test_a_timed_cycle_begins_in_a_picture_whose_first_half_was_drawn() -> None:
@@ -70,9 +70,9 @@ def test_a_check_that_does_not_hold_fails_the_run_and_nothing_is_timed(
         device.main([*SMALL, "--parts", "parity,copy", "--out", str(out)])
     assert ended.value.code == 1
     assert "parity: float32 logits is " in capsys.readouterr().err
-    found = json.loads(out.read_text(encoding="utf-8"))
-    assert len(found["failed"]) == 1
-    assert "copy" not in found
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert len(report["failed"]) == 1
+    assert "copy" not in report
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1.0, True), (1.1, False), (float("nan"), False)])
@@ -99,17 +99,17 @@ def test_a_call_that_ends_in_time_is_gone_on_with(tmp_path: Path, capsys: pytest
     device.main(["--plan", "--batches", "1,4", "--methods", "ar,eagle2", "--parts", "correct,cycles"])
     assert "cycles       4 runs,   1.2 minutes" in capsys.readouterr().out
     out = tmp_path / "device.json"
-    asked = [*SMALL, "--parts", "copy", "--out", str(out)]
+    arguments = [*SMALL, "--parts", "copy", "--out", str(out)]
     with pytest.raises(SystemExit) as ended:
-        device.main([*asked, "--minutes", "0"])
+        device.main([*arguments, "--minutes", "0"])
     assert ended.value.code == 0
     assert json.loads(out.read_text())["left"] == "copy"
-    device.main(asked)
-    found = json.loads(out.read_text())
-    assert "left" not in found
-    device.main(asked)
-    assert json.loads(out.read_text()) == found, "what is there is not run again"
+    device.main(arguments)
+    report = json.loads(out.read_text())
+    assert "left" not in report
+    device.main(arguments)
+    assert json.loads(out.read_text()) == report, "what is there is not run again"
     with pytest.raises(SystemExit) as refused:
-        device.main([*asked, "--model", "7b"])
+        device.main([*arguments, "--model", "7b"])
     assert refused.value.code == 2
     assert "its 'model' is another one than this call's; name another file" in capsys.readouterr().err

@@ -26,8 +26,8 @@ def test_the_page_says_which_methods_gain_in_batches() -> None:
     ms = {(row["method"], row["batch"]): row["h100_ms"] for row in rows}
 
     def speedup(method: str, batch: int) -> float:
-        known = method.replace("chain", "speculative")
-        return (tokens.get(f"{known} (paper)") or tokens[known]) * ms["ar", batch] / ms[method, batch]
+        name = method.replace("chain", "speculative")
+        return (tokens.get(f"{name} (paper)") or tokens[name]) * ms["ar", batch] / ms[method, batch]
 
     for method in ("chain", "block", "sjd", "scd-maximal", "jacobi-lookup"):
         assert min(speedup(method, batch) for batch in (1, 4, 16)) > 1.0

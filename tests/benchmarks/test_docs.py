@@ -19,8 +19,8 @@ COMPARED = "textured-compare-128-t1.json"
 
 
 def test_the_pages_are_those_that_the_results_make() -> None:
-    made = pages.render_pages()
-    assert {path.name: path.read_text(encoding="utf-8") for path in pages.PAGES.glob("*.md")} == made
+    page_texts = pages.render_pages()
+    assert {path.name: path.read_text(encoding="utf-8") for path in pages.PAGES.glob("*.md")} == page_texts
 
 
 def test_a_page_that_was_edited_is_named(
@@ -77,10 +77,10 @@ def test_pages_say_how_fast_pjd_became_as_the_other_machine_s_record_does() -> N
 
 
 def test_every_result_is_on_a_page() -> None:
-    shown = "".join(pages.render_pages().values())
-    unnamed = {path.name for path in RESULTS.glob("*.json") if f"`{path.name}`" not in shown}
+    text = "".join(pages.render_pages().values())
+    unnamed = {path.name for path in RESULTS.glob("*.json") if f"`{path.name}`" not in text}
     assert unnamed <= {pages.PROTOCOL_FILE, validation.FILE}  # whole pages are of these
-    for command in re.findall(r"python -m benchmarks\.(\w+)[^`]*`(?! \(since deleted)", shown):
+    for command in re.findall(r"python -m benchmarks\.(\w+)[^`]*`(?! \(since deleted)", text):
         assert (RESULTS.parent / f"{command}.py").is_file()
 
 
@@ -89,7 +89,7 @@ def test_columns_without_a_figure_are_left_out() -> None:
 
 
 def test_the_readme_and_the_claims_are_of_the_models_that_ship() -> None:
-    shipped = {name: (held.weights or held).sha256 for name in names() for held in [manifest(name)]}
+    shipped = {name: (record.weights or record).sha256 for name in names() for record in [manifest(name)]}
     files = {COMPARED, *(claim.file for claim in CLAIMS)}
     named = {file: model["sha256"] for file in files for model in _models(pages.read_result(file))}
     assert len(named) >= len(files) - 1  # the ablation names its models otherwise
@@ -101,9 +101,9 @@ def test_the_readme_and_the_claims_are_of_the_models_that_ship() -> None:
 def _models(record: object) -> list[dict[str, dict[str, str]]]:
     """Everything in a record that names models by their hashes."""
     if isinstance(record, dict):
-        own = [record] if isinstance(record.get("sha256"), dict) else []
-        return own + [found for value in record.values() for found in _models(value)]
-    return [found for value in record for found in _models(value)] if isinstance(record, list) else []
+        models = [record] if isinstance(record.get("sha256"), dict) else []
+        return models + [model for value in record.values() for model in _models(value)]
+    return [model for value in record for model in _models(value)] if isinstance(record, list) else []
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def _models(record: object) -> list[dict[str, dict[str, str]]]:
     ],
 )
 def test_a_claim_is_decided_by_its_whole_interval(figure: Figure, above: str, below: str) -> None:
-    for side, wanted in ((False, above), (True, below)):
-        assert Claim("paper", "text", "figure", "file", lambda _: figure, below=side).verdict({}) == wanted
+    for side, expected in ((False, above), (True, below)):
+        assert Claim("paper", "text", "figure", "file", lambda _: figure, below=side).verdict({}) == expected
 
 
 def test_the_page_of_claims_is_one_table() -> None:
@@ -140,7 +140,7 @@ def test_no_record_names_a_path_of_one_machine() -> None:
     """A command is to be typed again elsewhere: its files are named from the folder that it runs in."""
     records = sorted(RESULTS.rglob("*.json"))
     assert len(records) > 20
-    found = {
+    paths_by_record = {
         path.name: re.findall(r"(?<![\w.])/(?:tmp|home|root|work|Users)/[^ \"]*", path.read_text()) for path in records
     }
-    assert {name: paths for name, paths in found.items() if paths} == {}
+    assert {name: paths for name, paths in paths_by_record.items() if paths} == {}

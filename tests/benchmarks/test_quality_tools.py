@@ -11,10 +11,10 @@ def drawing(*depths: int) -> Drawing:
 
 
 def test_depth_is_compared_picture_by_picture():
-    found = deeper([drawing(1, 3), drawing(2)], [drawing(4), drawing(3, 5)])
-    assert found is not None
-    assert found.value == pytest.approx(2.0)  # 4 less 2, and 4 less 2
-    assert found.low == found.high == pytest.approx(2.0)
+    difference = deeper([drawing(1, 3), drawing(2)], [drawing(4), drawing(3, 5)])
+    assert difference is not None
+    assert difference.value == pytest.approx(2.0)  # 4 less 2, and 4 less 2
+    assert difference.low == difference.high == pytest.approx(2.0)
     assert deeper([drawing(1)], [drawing()]) is None
     assert deeper([drawing()], [drawing(1)]) is None
     assert deeper([drawing(0, 0)], [drawing(1)]) is None  # plain decoding: cycles without a draft

@@ -15,8 +15,8 @@ ROWS = json.loads((RESULTS / "recent-rules.json").read_text(encoding="utf-8"))["
 
 @pytest.mark.parametrize("draft", DRAFTS, ids=lambda draft: draft.name)
 def test_the_record_is_what_the_rules_do(draft: Draft) -> None:
-    made = rows_of(WORLDS[0], draft)
-    assert made == [row for row in ROWS if row["world"] == "toy" and row["draft"] == draft.name]
+    rows = rows_of(WORLDS[0], draft)
+    assert rows == [row for row in ROWS if row["world"] == "toy" and row["draft"] == draft.name]
 
 
 def test_no_lossless_rule_beats_the_optimum_and_block_verification_reaches_it_on_chains() -> None:

@@ -31,8 +31,8 @@ def page_of(records: dict[str, Any]) -> str:
 
 def test_the_page_sums_up_its_records() -> None:
     rows = [row("eagle2", 0.01, -0.04), row("adt", -0.03, 0.08), {"method": "sjd", "reason": "no trace holds it"}]
-    held = {FILE: RECORD, "protocol-predictions.json": {"rows": rows, "command": "a command"}}
-    page = page_of(held)
+    records = {FILE: RECORD, "protocol-predictions.json": {"rows": rows, "command": "a command"}}
+    page = page_of(records)
     assert f"| {TOKENS}: protocol 1, on the models that ship | 2 | 2.0 % | 2.8 % | 3.0 % |" in page
     assert (
         "| speed-up by its machine's curve: protocol 1, on the models that ship | 2 | 6.0 % | 7.6 % | 8.0 % |" in page
@@ -48,15 +48,15 @@ def test_the_page_says_where_the_time_of_far_rows_goes() -> None:
         one |= {"temperature": 1.0, "measured_low": 0.8, "measured_high": 1.15}
         one["measured_parts"] = {"target": 50.0, "drafter": 30.0, "host": 20.0}
         one["parts"] = dict(zip(("target", "drafter", "host"), parts, strict=True))
-    held = {FILE: RECORD, "protocol-predictions.json": {"rows": [near, far], "command": "a command"}}
-    page = page_of(held)
+    records = {FILE: RECORD, "protocol-predictions.json": {"rows": [near, far], "command": "a command"}}
+    page = page_of(records)
     heading = "| speed-ups | within 10 % | of the others, inside the measured interval |\n|---|---|---|\n"
     assert f"{heading}| 2 | 1 | 0 |\n" in page
     assert "| 1 | `mulo` | +20.0 % | no | 50 / 40 | 30 / 30 | 20 / 10 | number of cycles |" in page
     far["tokens_error"] = 0.0
-    assert "| 20 / 10 | time of target passes |" in page_of(held)
-    held["protocol-predictions.json"] |= {"measured_plain_ms": [2.5, 2.4], "curve_plain_ms": 2.0}
-    assert "| 2 | 1 | 0 | 2.50 and 2.40 | 2.00 |" in page_of(held)
+    assert "| 20 / 10 | time of target passes |" in page_of(records)
+    records["protocol-predictions.json"] |= {"measured_plain_ms": [2.5, 2.4], "curve_plain_ms": 2.0}
+    assert "| 2 | 1 | 0 | 2.50 and 2.40 | 2.00 |" in page_of(records)
 
 
 def test_what_was_fitted_counts_for_no_residual() -> None:
@@ -85,11 +85,11 @@ def test_each_temperature_is_predicted_from_its_own_trace(tmp_path: Path, capsys
     costs.write_text(json.dumps(curve))
     options = ["--record", str(record), "--trace", str(trace), "--costs", str(costs), "--seeds", "1"]
     protocol_predictions.main(options)
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
-    assert [one["method"] for one in found] == ["speculative", "eagle2"]
-    assert found[0]["speedup_error"] == pytest.approx(found[0]["speedup"][0] / 1.5 - 1.0)
-    assert found[0]["measured_low"] == 1.4
-    assert "not verified" in found[1]["reason"]
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert [one["method"] for one in rows] == ["speculative", "eagle2"]
+    assert rows[0]["speedup_error"] == pytest.approx(rows[0]["speedup"][0] / 1.5 - 1.0)
+    assert rows[0]["measured_low"] == 1.4
+    assert "not verified" in rows[1]["reason"]
     curve["in_cycle"] = {**within, "target_ms": [[1, 1.0], [2, 1.5]]}
     costs.write_text(json.dumps(curve))
     protocol_predictions.main(options)
@@ -119,8 +119,8 @@ def test_what_is_not_given_is_made_once(tmp_path: Path, monkeypatch: pytest.Monk
     }
     settings = {"temperature": 1.0, "guidance": 1.0, "resolution": 128, "prompts": ["a", "b"], "methods": methods}
     for _ in range(2):
-        found = list(protocol_predictions._traced({"settings": settings}, tmp_path))
-        assert found == [tmp_path / "trace-1.npz", tmp_path / "drawn-1.npz"]
+        paths = list(protocol_predictions._traced({"settings": settings}, tmp_path))
+        assert paths == [tmp_path / "trace-1.npz", tmp_path / "drawn-1.npz"]
     shared = ["--resolution", "128", "--guidance", "1"]
     assert [" ".join(call) for call in calls] == [
         " ".join(["trace", *shared, "--methods mulo --temperature 1 --prompts-count 40 --depths 10 --prompts-skip 2"])
