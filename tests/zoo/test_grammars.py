@@ -40,10 +40,10 @@ def test_the_grammar_reads_what_it_says_and_what_it_samples() -> None:
 
 def test_a_textured_prompt_is_of_pictures_of_any_side() -> None:
     text = "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky"
-    found = parse_condition(text, "prompt_grammar")
+    condition = parse_condition(text, "prompt_grammar")
     for side in (64, 128, 256):
-        assert textured_word_ids(parse_textured(text), side).tolist() == [*found.ids, side_word_id(side)]
-    assert found.attributes["other"] == "pumpkin"
+        assert textured_word_ids(parse_textured(text), side).tolist() == [*condition.ids, side_word_id(side)]
+    assert condition.attributes["other"] == "pumpkin"
     with pytest.raises(ValueError, match=r"side: expected one of 64, 128, 256 px, got 96"):
         side_word_id(96)
 
@@ -59,10 +59,10 @@ def test_chosen_prompts_are_of_training_pairs_and_show_every_thing_once_a_round(
     assert chosen[8:] == choose_prompts(40, 8)
     for first in (0, len(THINGS)):
         assert {one.attributes["thing"] for one in chosen[first : first + len(THINGS)]} == set(THINGS)
-    held = set(held_out_things())
+    held_out_pairs = set(held_out_things())
     for one in chosen:
-        own = one.attributes
-        assert not {(own["thing"], own["finish"]), (own["other"], own["other_finish"])} & held
+        slots = one.attributes
+        assert not {(slots["thing"], slots["finish"]), (slots["other"], slots["other_finish"])} & held_out_pairs
 
 
 @pytest.mark.parametrize(("family", "named"), [("emoji-scenes", "the family 'emoji-scenes'"), ("", "no named family")])

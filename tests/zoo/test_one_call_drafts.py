@@ -40,14 +40,14 @@ class LevelByLevel:
         self.distributions: dict[tuple[int, ...], np.ndarray] = {}
 
     def expand(self, tokens: np.ndarray, parents: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.drafter.expand(tokens, parents)
+        distributions: np.ndarray = self.drafter.expand(tokens, parents)
         paths = [
             (*(self._paths[above] if above >= 0 else ()), token)
             for token, above in zip(tokens.tolist(), parents.tolist(), strict=True)
         ]
         self._paths += paths
-        self.distributions |= zip(paths, found.copy(), strict=True)
-        return found
+        self.distributions |= zip(paths, distributions.copy(), strict=True)
+        return distributions
 
 
 def opened(folder: Path) -> list[underpaint.Pipeline]:
@@ -98,14 +98,14 @@ def path(tree: DraftTree, node: int) -> tuple[int, ...]:
 
 def distances(pipelines: list[underpaint.Pipeline]) -> list[float]:
     """Total variation between the two ways, of every distribution behind the same tokens of a static tree."""
-    found = []
+    variations = []
     for tree, _, levels in both(pipelines, static_tree):
         for node, row in enumerate(tree.draft_rows.tolist()):
             other = levels.distributions.get(path(tree, node))
             if row >= 0 and other is not None:
-                found.append(0.5 * float(np.abs(tree.draft_probs[row].astype(np.float64) - other).sum()))
-    assert len(found) > 2 * CYCLES  # roots and more
-    return found
+                variations.append(0.5 * float(np.abs(tree.draft_probs[row].astype(np.float64) - other).sum()))
+    assert len(variations) > 2 * CYCLES  # roots and more
+    return variations
 
 
 def lost_by_chains(pipelines: list[underpaint.Pipeline]) -> float:
@@ -122,9 +122,9 @@ def lost_by_chains(pipelines: list[underpaint.Pipeline]) -> float:
 
 def test_one_call_drafts_lie_within_a_step_of_8_bits_of_those_level_by_level() -> None:
     pipelines = opened(FOLDER)
-    found = distances(pipelines)
-    assert max(found) <= EIGHT_BITS_APART
-    assert np.median(found) <= FLOAT32_APART  # most are the same 8 bits
+    variations = distances(pipelines)
+    assert max(variations) <= EIGHT_BITS_APART
+    assert np.median(variations) <= FLOAT32_APART  # most are the same 8 bits
     assert lost_by_chains(pipelines) <= 2 * EIGHT_BITS_APART
 
 
@@ -146,12 +146,12 @@ def float32_products(tmp_path: Path) -> Path:
         content = graph.SerializeToString()
         (folder / f"{name}.onnx").write_bytes(content)
         manifest = (folder / f"{name}.json").read_text()
-        held, digest = json.loads(manifest), hashlib.sha256(content).hexdigest()
-        manifest = manifest.replace(held["sha256"], digest).replace(
-            f'"bytes": {held["bytes"]}', f'"bytes": {len(content)}'
+        record, digest = json.loads(manifest), hashlib.sha256(content).hexdigest()
+        manifest = manifest.replace(record["sha256"], digest).replace(
+            f'"bytes": {record["bytes"]}', f'"bytes": {len(content)}'
         )
         (folder / f"{name}.json").write_text(manifest)
-        index = index.replace(held["sha256"], digest)
+        index = index.replace(record["sha256"], digest)
     (folder / "model_index.json").write_text(index)
     return folder
 

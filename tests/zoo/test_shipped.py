@@ -15,11 +15,11 @@ CODES = 4096
 
 def test_one_file_of_20_to_30_million_numbers_serves_both_grids() -> None:
     """Float32 weights are three times a last-level cache of 32 MiB, or more."""
-    held = {side: manifest(f"target{side}") for side in (64, 128)}
-    files = {one.weights.file for one in held.values() if one.weights is not None}
+    manifests = {side: manifest(f"target{side}") for side in (64, 128)}
+    files = {one.weights.file for one in manifests.values() if one.weights is not None}
     assert len(files) == 1
     assert 20e6 <= StoredWeights(FOLDER / files.pop()).numbers() <= 30e6
-    assert {one.settings["vocab_size"] for one in held.values()} == {CODES}
+    assert {one.settings["vocab_size"] for one in manifests.values()} == {CODES}
 
 
 def test_all_codes_are_sampled_from_at_temperature_one_by_one_row() -> None:
@@ -42,8 +42,8 @@ def test_the_tokenizer_keeps_smooth_pictures_and_uses_many_codes_for_grain() -> 
     smooth = np.stack([across, across.T, np.full((128, 128), 128.0)], axis=-1)
     encode, decode = ImageEncoder(), ImageDecoder()
     codes = encode(smooth.astype(np.uint8))
-    found, other = (decode(one, grid) / 127.5 for one in (codes, (codes + 1234) % CODES))
-    assert np.square(found - smooth / 127.5).mean() < 0.03
+    reconstruction, other = (decode(one, grid) / 127.5 for one in (codes, (codes + 1234) % CODES))
+    assert np.square(reconstruction - smooth / 127.5).mean() < 0.03
     assert np.square(other - smooth / 127.5).mean() > 0.15
     noise = np.random.default_rng(0).normal(scale=25, size=(4, 128, 128, 3))
     grainy = np.clip(smooth + noise, 0, 255).astype(np.uint8)

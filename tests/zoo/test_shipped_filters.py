@@ -21,12 +21,12 @@ SHIPPED = {"target64": 1, "target128": 1, "target64_int8": 1, "drafter64": 2, "d
 def filters(graph: Any, constants: dict[str, Any]) -> Iterator[list[Any]]:
     """The branches that are taken where top-p is below 1, each as its nodes, whatever their values are named."""
     constants = constants | written(graph)
-    asked = {node.output[0] for node in graph.node if node.op_type == "Less" and node.input[0] == TOP_P}
+    comparisons = {node.output[0] for node in graph.node if node.op_type == "Less" and node.input[0] == TOP_P}
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type != onnx.AttributeProto.GRAPH:
                 continue
-            if node.op_type == "If" and node.input[0] in asked and attribute.name == "then_branch":
+            if node.op_type == "If" and node.input[0] in comparisons and attribute.name == "then_branch":
                 yield steps(attribute.g, constants)
             yield from filters(attribute.g, constants)
 
@@ -46,13 +46,13 @@ def steps(graph: Any, constants: dict[str, Any]) -> list[Any]:
             return constants[value]
         return value if value == TOP_P else turns.setdefault(value, f"value {len(turns)}")
 
-    found = []
+    operations = []
     for node in graph.node:
         attributes = sorted((one.name, str(onnx.helper.get_attribute_value(one))) for one in node.attribute)
-        found.append(
+        operations.append(
             (node.op_type, attributes, [named(each) for each in node.input], [named(each) for each in node.output])
         )
-    return found
+    return operations
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Any:
     graph.input("logits", "float32", ["B", "T", VOCAB])
     write_probs(graph, VOCAB)
     graph.write(path)
-    (found,) = filters(onnx.load(path).graph, {})
-    return found
+    (branch,) = filters(onnx.load(path).graph, {})
+    return branch
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -26,15 +26,15 @@ def test_captions_read_back() -> None:
 
 
 def test_captions_are_english() -> None:
-    said = TexturedPrompt("fox", "owl", "outlined", "stone", companion="honeybee").caption()
-    assert said.startswith("an outlined fox left of a stone owl, with a honeybee, on ")
+    caption = TexturedPrompt("fox", "owl", "outlined", "stone", companion="honeybee").caption()
+    assert caption.startswith("an outlined fox left of a stone owl, with a honeybee, on ")
 
 
 def test_a_relation_told_from_the_other_side() -> None:
-    for said, canonical in (("right of", "left of"), ("below", "above"), ("in front of", "behind")):
-        found = parse_textured(f"a stone fox {said} a woolly owl on green brick")
-        wanted = TexturedPrompt("owl", "fox", "woolly", "stone", canonical, ground="brick", colour="green")
-        assert found == wanted
+    for relation, canonical in (("right of", "left of"), ("below", "above"), ("in front of", "behind")):
+        actual = parse_textured(f"a stone fox {relation} a woolly owl on green brick")
+        expected = TexturedPrompt("owl", "fox", "woolly", "stone", canonical, ground="brick", colour="green")
+        assert actual == expected
 
 
 def test_what_is_left_out_takes_its_default() -> None:
