@@ -55,17 +55,17 @@ def _target(folder: Path) -> Path:
     return save_target(folder / "checkpoint.pt", tiny_target())
 
 
-def _check_module(found: nn.Module) -> None:
-    for name, value in found.state_dict().items():
+def _check_module(module: nn.Module) -> None:
+    for name, value in module.state_dict().items():
         assert value.numel(), name
         assert not value.is_complex(), name
         assert not value.is_floating_point() or bool(value.isfinite().all()), f"{name} is not finite"
 
 
-def _check_decoder(found: Decoder) -> None:
-    _check_module(found)
-    assert found.config.dim == DIM
-    assert 2 <= found.config.vocab_size <= VOCAB
+def _check_decoder(decoder: Decoder) -> None:
+    _check_module(decoder)
+    assert decoder.config.dim == DIM
+    assert 2 <= decoder.config.vocab_size <= VOCAB
 
 
 def _decoder(kind: str, path: Path) -> Decoder:
@@ -143,8 +143,8 @@ def _plain(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value.text
     if isinstance(value, dict):
-        return {name: _plain(held) for name, held in value.items()}
-    return [_plain(held) for held in value] if isinstance(value, list | tuple) else value
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @st.composite

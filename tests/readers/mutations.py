@@ -33,9 +33,9 @@ def encode(value: Any) -> str:
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(name)}: {encode(held)}" for name, held in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(name)}: {encode(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(encode(held) for held in value) + "]"
+        return "[" + ", ".join(encode(item) for item in value) + "]"
     return json.dumps(value)
 
 
@@ -43,11 +43,11 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Paths to every value, at most 12 of a list."""
     yield at
     if isinstance(value, dict):
-        for name, held in value.items():
-            yield from places(held, (*at, name))
+        for name, item in value.items():
+            yield from places(item, (*at, name))
     elif isinstance(value, list):
-        for turn, held in enumerate(value[:12]):
-            yield from places(held, (*at, turn))
+        for turn, item in enumerate(value[:12]):
+            yield from places(item, (*at, turn))
 
 
 def changed(value: Any, at: tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
@@ -59,43 +59,43 @@ def changed(value: Any, at: tuple[Any, ...], change: Callable[[Any], Any]) -> An
     return copy
 
 
-def _retyped(held: Any) -> Any:
+def _retyped(value: Any) -> Any:
     """The same value as another type."""
-    if isinstance(held, bool) or held is None:
-        return int(bool(held))
-    if isinstance(held, int):
-        return float(held)
-    if isinstance(held, float):
-        return str(held)
-    if isinstance(held, str):
-        return [held]
-    return list(held.items()) if isinstance(held, dict) else {"0": held}
+    if isinstance(value, bool) or value is None:
+        return int(bool(value))
+    if isinstance(value, int):
+        return float(value)
+    if isinstance(value, float):
+        return str(value)
+    if isinstance(value, str):
+        return [value]
+    return list(value.items()) if isinstance(value, dict) else {"0": value}
 
 
-def _twice(held: Any) -> Any:
+def _twice(value: Any) -> Any:
     """A list with its first item twice; an object with a key twice."""
-    if isinstance(held, dict) and held:
-        name = next(iter(held))
-        return Raw(encode(held)[:-1] + f", {json.dumps(name)}: {encode(held[name])}}}")
-    return [held[0], *held] if isinstance(held, list) and held else [held, held]
+    if isinstance(value, dict) and value:
+        name = next(iter(value))
+        return Raw(encode(value)[:-1] + f", {json.dumps(name)}: {encode(value[name])}}}")
+    return [value[0], *value] if isinstance(value, list) and value else [value, value]
 
 
-def _more(held: Any) -> Any:
-    return {**held, "unheard_of": 1} if isinstance(held, dict) else [*held, 3] if isinstance(held, list) else held
+def _more(value: Any) -> Any:
+    return {**value, "unheard_of": 1} if isinstance(value, dict) else [*value, 3] if isinstance(value, list) else value
 
 
-def _fewer(held: Any) -> Any:
-    if isinstance(held, dict):
-        return dict(list(held.items())[1:])
-    return held[: len(held) // 2] if isinstance(held, list | str) else None
+def _fewer(value: Any) -> Any:
+    if isinstance(value, dict):
+        return dict(list(value.items())[1:])
+    return value[: len(value) // 2] if isinstance(value, list | str) else None
 
 
-def _scaled(held: Any) -> Any:
-    return held * 3 if isinstance(held, int | float) and not isinstance(held, bool) else held
+def _scaled(value: Any) -> Any:
+    return value * 3 if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _negative(held: Any) -> Any:
-    return -held - 1 if isinstance(held, int | float) and not isinstance(held, bool) else held
+def _negative(value: Any) -> Any:
+    return -value - 1 if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 CHANGES = [_retyped, _twice, _more, _fewer, _scaled, _negative, lambda held: held[::-1] if type(held) is list else held]
@@ -158,8 +158,8 @@ ARRAY_CHANGES: list[Callable[[Any], Any]] = [
 @st.composite
 def mutated_arrays(draw: st.DrawFn, content: bytes) -> bytes:
     """An .npz file with one array changed or missing; arrays of text hold JSON, one place of which is changed."""
-    with np.load(io.BytesIO(content)) as held:
-        arrays: dict[str, Any] = {name: held[name] for name in held.files}
+    with np.load(io.BytesIO(content)) as npz_file:
+        arrays: dict[str, Any] = {name: npz_file[name] for name in npz_file.files}
     name = draw(st.sampled_from(sorted(arrays)))
     how = draw(st.sampled_from(["change", "change", "change", "missing", "bytes", "twice"]))
     if how == "bytes":

@@ -73,9 +73,9 @@ def _manifest(folder: Path) -> Path:
     return Path(shutil.copy(FOLDER / "target64.json", folder))
 
 
-def _check_manifest(found: Manifest) -> None:
-    assert type(found.format) is int
-    assert all(np.isfinite(list(found.parity.values())))
+def _check_manifest(manifest: Manifest) -> None:
+    assert type(manifest.format) is int
+    assert all(np.isfinite(list(manifest.parity.values())))
 
 
 def _index(folder: Path) -> Path:
@@ -108,13 +108,13 @@ CURVE = {
 }
 
 
-def _check_curve(found: CostCurveFile) -> None:
-    curves = [found.verify_ms, found.draft_ms]
-    if found.in_grid is not None:
-        curves += [found.in_grid.target_ms, *(one.target_ms for one in found.in_grid.low)]
+def _check_curve(cost_curve: CostCurveFile) -> None:
+    curves = [cost_curve.verify_ms, cost_curve.draft_ms]
+    if cost_curve.in_grid is not None:
+        curves += [cost_curve.in_grid.target_ms, *(one.target_ms for one in cost_curve.in_grid.low)]
     assert all(0 < ms <= MOST_MS for curve in curves for _, ms in curve)
     assert all(type(size) is int for curve in curves for size, _ in curve)
-    assert 0 <= found.overhead_ms <= MOST_MS
+    assert 0 <= cost_curve.overhead_ms <= MOST_MS
 
 
 ROW = {"method": "ar", "lossless": True, "speedup": 1.0, "speedup_low": 0.9, "speedup_high": 1.1, "target_nfe": 4.0}
@@ -139,28 +139,28 @@ COMPARED = with_envelope(
 )
 
 
-def _check_results(found: Mapping[str, Any]) -> None:
-    assert type(found["results_version"]) is int
-    assert found["machine"].get("cores") is None or found["machine"]["cores"] > 0
-    for row in found["rows"]:
+def _check_results(results: Mapping[str, Any]) -> None:
+    assert type(results["results_version"]) is int
+    assert results["machine"].get("cores") is None or results["machine"]["cores"] > 0
+    for row in results["rows"]:
         assert 0 <= row["speedup"] <= 1e9
         assert row["images"] >= 1
         if row.get("speedup_low") is not None and row.get("speedup_high") is not None:
             assert row["speedup_low"] <= row["speedup_high"]
-    assert {row["method"] for row in found["rows"]} >= set(found.get("acceptance_per_cell", {}))
+    assert {row["method"] for row in results["rows"]} >= set(results.get("acceptance_per_cell", {}))
 
 
 def page_of(path: Path) -> str:
     """A page of a comparison, with pictures that are all black."""
     from underpaint.runtime.page.document import ComparisonFolder, page
 
-    found = ComparisonFolder.read(path.parent)
-    found.check_codes(5)
-    return page(found, lambda tokens: np.zeros((16, 16, 3), np.uint8), "", 2)
+    folder = ComparisonFolder.read(path.parent)
+    folder.check_codes(5)
+    return page(folder, lambda tokens: np.zeros((16, 16, 3), np.uint8), "", 2)
 
 
-def _check_page(found: str) -> None:
-    drawing = found[found.find('<svg class="chart"') : found.find("</svg>")]
+def _check_page(page: str) -> None:
+    drawing = page[page.find('<svg class="chart"') : page.find("</svg>")]
     assert "nan" not in drawing
     assert "inf" not in drawing
 
@@ -191,8 +191,8 @@ def _compared_folder(changed: str, folder: Path) -> Path:
     return folder / changed
 
 
-def _check_drawings(found: DrawingLog) -> None:
-    for job in found:
+def _check_drawings(log: DrawingLog) -> None:
+    for job in log:
         one = job.drawing
         assert 0 < one.seconds <= 1e9
         assert one.batch >= 1
@@ -202,19 +202,19 @@ def _check_drawings(found: DrawingLog) -> None:
         assert all(len(listed) == len(one.accepted or ()) for listed in (one.depths, one.nodes) if listed is not None)
 
 
-def _check_unchanged_drawings(found: DrawingLog) -> None:
+def _check_unchanged_drawings(log: DrawingLog) -> None:
     """Of a log whose checksums fit nothing but what was written."""
-    assert list(found) == [DrawnJob(one) for one in DRAWN[: len(found)]]
+    assert list(log) == [DrawnJob(one) for one in DRAWN[: len(log)]]
 
 
-def _check_replays(found: ReplayLog) -> None:
-    for one in found.replays():
+def _check_replays(log: ReplayLog) -> None:
+    for one in log.replays():
         assert all(token >= 0 for token in one.tokens)
         assert one.token_bias is None or 0 <= one.token_bias <= 1.00001
 
 
-def _check_unchanged_replays(found: ReplayLog) -> None:
-    assert found.replays() == (REPLAY,) or (found.replays() == () and not found.finished)
+def _check_unchanged_replays(log: ReplayLog) -> None:
+    assert log.replays() == (REPLAY,) or (log.replays() == () and not log.finished)
 
 
 PLAN = SweepPlan(("field",), (), (), ("a100/llamagen-b",), {}, {})
@@ -225,8 +225,8 @@ RESULT |= {"speedup": {"a100/llamagen-b": [2.2, 2.1, 2.3]}, "alignment": 0.78, "
 RESULT |= {"cycle_ms": {"a100/llamagen-b": [1.0, 0.5, 0.25, 0.0]}}
 
 
-def _check_sweep(found: Results) -> None:
-    for line in found.lines:
+def _check_sweep(results: Results) -> None:
+    for line in results.lines:
         assert Job.of(line).key == line["key"]
         assert all(low <= mean <= high for mean, low, high in line["speedup"].values())
         assert line["images"] >= 1
@@ -239,8 +239,8 @@ def _pictures_read(path: Path) -> Any:
     return stored_pictures(DrawingLog(path.parent, None))
 
 
-def _check_pictures(found: Any) -> None:
-    assert all(one.model == 0 and one.seed >= 0 for one in found)
+def _check_pictures(pictures: Any) -> None:
+    assert all(one.model == 0 and one.seed >= 0 for one in pictures)
 
 
 SWEEP = {"format": Results.VERSION, "hash": settings_hash(PLAN.to_dict()), "settings": PLAN.to_dict()}
@@ -260,18 +260,18 @@ CASE_FILE = with_envelope(
 
 
 def _case(path: Path) -> VerifierCase:
-    found = read_results(path)
-    if found["kind"] != "certify-case":
+    record = read_results(path)
+    if record["kind"] != "certify-case":
         raise ValueError("another kind")
-    return case_from_dict(found["case"])
+    return case_from_dict(record["case"])
 
 
-def _check_case(found: VerifierCase) -> None:
-    assert found.drafts
-    for row in (found.target_row((0,)), found.draft_row((0,))):
+def _check_case(case: VerifierCase) -> None:
+    assert case.drafts
+    for row in (case.target_row((0,)), case.draft_row((0,))):
         assert np.isfinite(row).all()
         assert row.sum() == pytest.approx(1.0)
-    assert all(0 <= token < found.vocab_size for token in found.banned)
+    assert all(0 <= token < case.vocab_size for token in case.banned)
 
 
 def trace_file(folder: Path) -> Path:
@@ -281,15 +281,15 @@ def trace_file(folder: Path) -> Path:
     return folder / "one.npz"
 
 
-def _check_trace(found: Trace) -> None:
-    for tokens in (found.tokens, found.target_tokens, found.draft_tokens):
+def _check_trace(trace: Trace) -> None:
+    for tokens in (trace.tokens, trace.target_tokens, trace.draft_tokens):
         assert tokens.min() >= 0
-        assert tokens.max() < found.vocab_size
-    for shares in (found.target_probs, found.draft_probs, found.acceptance):
+        assert tokens.max() < trace.vocab_size
+    for shares in (trace.target_probs, trace.draft_probs, trace.acceptance):
         assert shares.min() >= -1e-3
         assert shares.max() <= 1.001
-    assert np.isfinite(found.codebook).all()
-    model = replay(found)
+    assert np.isfinite(trace.codebook).all()
+    model = replay(trace)
     assert np.allclose(model.target.sum(axis=1), 1.0, atol=1e-3)
     assert model.target.min() >= -1e-6
 
@@ -300,9 +300,9 @@ def _reference(folder: Path) -> Path:
     return folder / "reference.npz"
 
 
-def _check_reference(found: Any) -> None:
-    assert np.isfinite(found.features_a).all()
-    assert all(0 <= share <= 1 for share in found.accuracy.values())
+def _check_reference(reference: Any) -> None:
+    assert np.isfinite(reference.features_a).all()
+    assert all(0 <= share <= 1 for share in reference.accuracy.values())
 
 
 def _features(folder: Path) -> Path:
@@ -310,23 +310,23 @@ def _features(folder: Path) -> Path:
     return folder / "f.npy"
 
 
-def _check_features(found: Any) -> None:
-    assert found.ndim == 2
-    assert np.isfinite(found).all()
+def _check_features(features: Any) -> None:
+    assert features.ndim == 2
+    assert np.isfinite(features).all()
 
 
 def _shape(path: Path) -> Any:
     return manifest_config(read(path).settings, "target64")
 
 
-def _check_shape(found: Any) -> None:
-    assert found.grid.cells <= found.capacity <= 1 << 20
-    assert min(found.vocab_size, found.dim, found.layers) >= 1
-    assert np.isfinite([found.rope_base, found.norm_eps]).all()
+def _check_shape(config: Any) -> None:
+    assert config.grid.cells <= config.capacity <= 1 << 20
+    assert min(config.vocab_size, config.dim, config.layers) >= 1
+    assert np.isfinite([config.rope_base, config.norm_eps]).all()
 
 
-def _nothing(found: Any) -> None:
-    del found
+def _nothing(value: Any) -> None:
+    del value
 
 
 PROMPT_CONTENTS: dict[PromptForm, tuple[str, bytes]] = {
@@ -356,10 +356,10 @@ def _prompts(form: PromptForm, path: Path) -> tuple[FilePrompt, ...]:
     return read_prompts(PromptSource.read(path), form)
 
 
-def _check_prompts(found: tuple[FilePrompt, ...]) -> None:
-    assert found
-    assert all(one.text.strip() and one.key and "\n" not in one.text for one in found)
-    assert len({one.key for one in found}) == len(found)
+def _check_prompts(prompts: tuple[FilePrompt, ...]) -> None:
+    assert prompts
+    assert all(one.text.strip() and one.key and "\n" not in one.text for one in prompts)
+    assert len({one.key for one in prompts}) == len(prompts)
 
 
 def _tensors(folder: Path) -> Path:

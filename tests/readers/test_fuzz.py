@@ -54,13 +54,13 @@ def sealed(values: list[Any]) -> bytes:
     """JSON lines with checksums that fit, whatever they hold."""
     import zlib
 
-    found, checksum = b"", 0
+    content, checksum = b"", 0
     for value in values:
         text = encode(value).encode()
-        held = text[:-1] if text.endswith(b"}") and len(text) > 2 else b'{"x": ' + text
-        checksum = zlib.crc32(held, checksum)
-        found += held + f', "{CHECKSUM}": "{checksum:08x}"}}\n'.encode()
-    return found
+        body = text[:-1] if text.endswith(b"}") and len(text) > 2 else b'{"x": ' + text
+        checksum = zlib.crc32(body, checksum)
+        content += body + f', "{CHECKSUM}": "{checksum:08x}"}}\n'.encode()
+    return content
 
 
 @pytest.mark.parametrize("reader", EVERY, ids=lambda reader: reader.name)
@@ -76,10 +76,10 @@ def test_a_mutated_file_is_refused_or_in_range(reader: FileReader, tmp_path: Pat
     def holds(data: st.DataObject) -> None:
         path.write_bytes(data.draw(mutated(reader, good)))
         try:
-            found = reader.read(path)
+            value = reader.read(path)
         except REFUSED:
             return
-        reader.check(found)
+        reader.check(value)
 
     holds()
 

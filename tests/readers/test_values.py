@@ -176,8 +176,8 @@ def _repeated(tokens: Any) -> Any:
 )
 def test_a_trace_of_numbers_that_are_none_is_refused(tmp_path: Path, name: str, change: Any, says: str) -> None:
     path = trace_file(tmp_path)
-    with np.load(path) as held:
-        arrays = {one: held[one] for one in held.files}
+    with np.load(path) as npz_file:
+        arrays = {one: npz_file[one] for one in npz_file.files}
     np.savez(path, **{**arrays, name: change(arrays[name])})
     with pytest.raises(ValueError, match=f"is no trace .*{says}"):
         load(path)
@@ -185,8 +185,8 @@ def test_a_trace_of_numbers_that_are_none_is_refused(tmp_path: Path, name: str, 
 
 def test_a_head_of_a_trace_is_read_by_its_types(tmp_path: Path) -> None:
     path = trace_file(tmp_path)
-    with np.load(path) as held:
-        arrays = {one: held[one] for one in held.files}
+    with np.load(path) as npz_file:
+        arrays = {one: npz_file[one] for one in npz_file.files}
     head = json.loads(str(arrays["head"]))
     for field, value, says in (
         ("format", 1.0, "expected format 1, got 1.0"),
