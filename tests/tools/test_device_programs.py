@@ -72,8 +72,8 @@ def test_what_waits_is_refused() -> None:
 
 def compiled(*command: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, which compiles its kernels: this one interprets them."""
-    held = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment = held | {"UNDERPAINT_TRITON": "compile"}
+    variables = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment = variables | {"UNDERPAINT_TRITON": "compile"}
     return subprocess.run(
         [sys.executable, "-m", *command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -81,27 +81,27 @@ def compiled(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_what_lies_outside_the_models_is_cheap_by_the_instructions_that_it_issues() -> None:
-    told = compiled("benchmarks.device_program", "--machines", "h200,h100", "--methods", ",".join(MOST_ISSUED))
-    assert told.returncode == 0, told.stderr[-3000:]
-    found = json.loads(told.stdout.splitlines()[-1])
-    for row in found["rows"]:
+    process = compiled("benchmarks.device_program", "--machines", "h200,h100", "--methods", ",".join(MOST_ISSUED))
+    assert process.returncode == 0, process.stderr[-3000:]
+    report = json.loads(process.stdout.splitlines()[-1])
+    for row in report["rows"]:
         if row["method"] in MOST_ISSUED:
             assert row["h200_outside_ms"] < MOST_ISSUED[row["method"]], row
             assert row["h100_outside_ms"] < 0.1, row
-    rows = {(one["model"], one["name"]): one for one in found["kernels"]}
+    rows = {(one["model"], one["name"]): one for one in report["kernels"]}
     assert rows["llamagen-xl", "probs_kernel"]["slots"] > rows["7b", "probs_kernel"]["slots"] > 1000
 
 
 @pytest.mark.slow
 def test_every_kernel_compiles_within_its_budget_for_every_gpu() -> None:
     """In one process: counting every method's launches takes longer than to compile them once more from the cache."""
-    told = compiled("tools.compile_ahead")
-    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
-    made = json.loads(told.stdout)
+    process = compiled("tools.compile_ahead")
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    records = json.loads(process.stdout)
     kernels = (ROOT / "runtime" / "device" / "kernels").glob("*.py")
     written = {name for file in kernels for name in re.findall(r"def (\w+_kernel)\(", file.read_text())}
-    wanted = {(capability, name) for capability in (80, 90, 120) for name in written}
-    assert {(one["capability"], one["name"]) for one in made} == wanted
+    expected = {(capability, name) for capability in (80, 90, 120) for name in written}
+    assert {(one["capability"], one["name"]) for one in records} == expected
 
 
 def test_other_gpus_compile_each_kernel_s_heaviest_launch_and_all_with_many_registers() -> None:
@@ -115,8 +115,8 @@ def test_other_gpus_compile_each_kernel_s_heaviest_launch_and_all_with_many_regi
         ("heavy", 200),
         ("heavy", 40),
     ]
-    made = [Compiled(name, 90, count, 0, 0, 4, 1, 0, 0) for name, count in registers]
-    assert heaviest(["a", "b", "c", "d", "e", "f"], made) == ["b", "d", "e"]
+    kernels = [Compiled(name, 90, count, 0, 0, 4, 1, 0, 0) for name, count in registers]
+    assert heaviest(["a", "b", "c", "d", "e", "f"], kernels) == ["b", "d", "e"]
 
 
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
