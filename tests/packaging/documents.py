@@ -44,9 +44,9 @@ class Command:
     @property
     def program(self) -> str:
         """What is called: underpaint, python -m, pip or make."""
-        found = _PROGRAM.match(self.line)
-        assert found is not None
-        return found.group(1)
+        match = _PROGRAM.match(self.line)
+        assert match is not None
+        return match.group(1)
 
 
 def page_commands(page: str, text: str) -> list[Command]:
@@ -54,7 +54,7 @@ def page_commands(page: str, text: str) -> list[Command]:
     text = re.sub(r" *\\\n\s+", " ", text)
     for name, value in re.findall(r'^    (\w+)="(.*)"$', text, re.MULTILINE):
         text = text.replace(f"${name}", value)
-    found: list[Command] = []
+    commands: list[Command] = []
     whole_page: str | None = None
     block: str | None = None
     waiting: str | None = None
@@ -65,10 +65,10 @@ def page_commands(page: str, text: str) -> list[Command]:
             block, waiting = waiting or block, None
             if _PROGRAM.match(line.strip()):
                 code = re.search(r"# exit code (\d)", line)
-                found.append(Command(page, line.strip(), whole_page or block, int(code.group(1)) if code else 0))
+                commands.append(Command(page, line.strip(), whole_page or block, int(code.group(1)) if code else 0))
         elif line.strip():
             whole_page, waiting, block = waiting or whole_page, None, None
-    return found
+    return commands
 
 
 def documented_commands() -> list[Command]:

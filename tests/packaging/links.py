@@ -11,13 +11,13 @@ def link_packages(root: Path = ROOT) -> Path:
     named = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-dir"]
     package = root / "build" / "links" / "underpaint"
     package.mkdir(parents=True, exist_ok=True)
-    wanted = {name.partition(".")[2]: root / folder for name, folder in named.items() if "." in name}
-    wanted |= {path.name: path for path in (root / "underpaint").glob("*.py*") if path.is_file()}
-    wanted |= {"py.typed": root / "underpaint" / "py.typed"}
+    targets = {name.partition(".")[2]: root / folder for name, folder in named.items() if "." in name}
+    targets |= {path.name: path for path in (root / "underpaint").glob("*.py*") if path.is_file()}
+    targets |= {"py.typed": root / "underpaint" / "py.typed"}
     for link in package.iterdir():
-        if link.name not in wanted:
+        if link.name not in targets:
             link.unlink()
-    for name, place in wanted.items():
+    for name, place in targets.items():
         link = package / name
         if not link.is_symlink():
             link.symlink_to(place)

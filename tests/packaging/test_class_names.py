@@ -19,14 +19,14 @@ def sources() -> dict[str, str]:
 
 
 def test_every_public_class_name_stands_once() -> None:
-    found: dict[str, list[str]] = defaultdict(list)
+    paths_by_name: dict[str, list[str]] = defaultdict(list)
     for path, text in sources().items():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(path)
-    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+                paths_by_name[node.name].append(path)
+    assert {name: paths for name, paths in paths_by_name.items() if len(paths) > 1} == {}
 
 
 def test_words_that_went_do_not_come_back() -> None:
-    found = {path: sorted({match.group() for match in GONE.finditer(text)}) for path, text in sources().items()}
-    assert {path: words for path, words in found.items() if words} == {}
+    words_by_path = {path: sorted({match.group() for match in GONE.finditer(text)}) for path, text in sources().items()}
+    assert {path: words for path, words in words_by_path.items() if words} == {}

@@ -78,8 +78,8 @@ def test_the_commands_of_a_page_run(page: str, installed: Path, with_small_model
     paths = os.pathsep.join((str(installed / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
     env = {**os.environ, "PATH": paths, "PYTHONPATH": str(installed), "HOME": str(tmp_path), "COLUMNS": "120"}
     where = ["python", "-c", "import underpaint; print(underpaint.__file__)"]
-    found = subprocess.run(where, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-    assert found.stdout.startswith(str(installed))
+    process = subprocess.run(where, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert process.stdout.startswith(str(installed))
     for one in documented_commands():
         if one.page != page or one.why_not_run is not None:
             continue

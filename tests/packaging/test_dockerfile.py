@@ -88,5 +88,5 @@ def test_every_target_starts_the_server_as_nobody_in_particular() -> None:
 def test_it_is_built_and_says_what_it_does() -> None:
     tag = "underpaint-test:cpu"
     subprocess.run(["docker", "build", "--target", "cpu", "--tag", tag, ROOT], check=True, timeout=900)
-    shown = subprocess.run(["docker", "run", "--rm", tag, "--help"], capture_output=True, text=True, check=True)
-    assert "Usage: underpaint serve" in shown.stdout
+    process = subprocess.run(["docker", "run", "--rm", tag, "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: underpaint serve" in process.stdout

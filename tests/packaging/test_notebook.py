@@ -13,16 +13,16 @@ NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 
 
 def cells() -> list[dict[str, Any]]:
-    held = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    assert (held["nbformat"], held["metadata"]["kernelspec"]["name"]) == (4, "python3")
-    found: list[dict[str, Any]] = held["cells"]
-    return found
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["metadata"]["kernelspec"]["name"]) == (4, "python3")
+    notebook_cells: list[dict[str, Any]] = notebook["cells"]
+    return notebook_cells
 
 
 def test_the_notebook_is_stored_without_results() -> None:
-    held = cells()
-    assert len({one["id"] for one in held}) == len(held)
-    code = [one for one in held if one["cell_type"] == "code"]
+    notebook_cells = cells()
+    assert len({one["id"] for one in notebook_cells}) == len(notebook_cells)
+    code = [one for one in notebook_cells if one["cell_type"] == "code"]
     assert all(one["outputs"] == [] and one["execution_count"] is None for one in code)
     assert not re.search(r"[\w/]+/home/|/tmp/", NOTEBOOK.read_text(encoding="utf-8"))
 

@@ -66,7 +66,7 @@ def test_every_requirement_is_pinned():
         if "==" in line
     }
     extras = PROJECT["project"]["optional-dependencies"]
-    wanted = [
+    requirements = [
         *PROJECT["project"]["dependencies"],
         *extras["cpu"],
         *extras["gpu"],
@@ -75,7 +75,7 @@ def test_every_requirement_is_pinned():
         *extras["device"],
         *extras["docs"],
     ]
-    names = {need.partition(">")[0].partition("=")[0].lower().replace("_", "-") for need in wanted}
+    names = {need.partition(">")[0].partition("=")[0].lower().replace("_", "-") for need in requirements}
     assert names <= pins
 
 
@@ -86,12 +86,12 @@ def test_drawing_imports_neither_torch_nor_onnx():
         for name in ("tensorrt_engine.py", "tensorrt_runtime.py", "device_memory.py", "torch_sampling.py")
     )
     programs = [file for name in DEVICE_PROGRAMS for file in (ROOT / "runtime" / "methods").glob(f"*/{name}")]
-    own = {*(ROOT / "cli" / "train").glob("*.py"), *on_gpus, *in_torch, *programs}  # imported only as they run
+    lazy_files = {*(ROOT / "cli" / "train").glob("*.py"), *on_gpus, *in_torch, *programs}  # imported only as they run
     modules = sorted(
         ".".join(("underpaint", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for top in ("algos", "artifacts", "sim", "runtime", "zoo", "cli")
         for file in (ROOT / top).rglob("*.py")
-        if file not in own
+        if file not in lazy_files
     )
     program = (
         "import importlib, sys\n"

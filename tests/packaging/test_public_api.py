@@ -51,9 +51,9 @@ def test_every_exported_name_is_there_and_an_unknown_one_is_not() -> None:
 
 def test_the_public_functions_are_documented() -> None:
     for name in underpaint.__all__:
-        found = getattr(underpaint, name)
-        if callable(found):
-            assert len((found.__doc__ or "").split()) > 5, name
+        member = getattr(underpaint, name)
+        if callable(member):
+            assert len((member.__doc__ or "").split()) > 5, name
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def site(tmp_path: Path) -> Path:
     place = tmp_path / "venv"
     venv.create(place, system_site_packages=False, with_pip=False)
     (site,) = place.glob("lib/python*/site-packages")
-    own = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "needs.pth").write_text("\n".join(own))
+    folders = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "needs.pth").write_text("\n".join(folders))
     return site
 
 
@@ -132,5 +132,5 @@ def test_the_wheels_work_in_a_folder_with_its_own_models_and_sim(wheels: Wheels,
     (work / "use.py").write_text(USE)
     done = run(site, work, "use.py")
     assert done.returncode == 0, done.stderr
-    shown = run(site, work, "-m", "underpaint", "methods")
-    assert shown.returncode == 0, shown.stderr
+    listing = run(site, work, "-m", "underpaint", "methods")
+    assert listing.returncode == 0, listing.stderr

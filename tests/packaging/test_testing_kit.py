@@ -68,8 +68,8 @@ def test_the_assertions_judge_as_the_certificate_does() -> None:
 
 
 def test_a_boundary_passes_unless_it_is_strict() -> None:
-    found = assert_lossless(at_zero, drawn="top_k", interface="function", cases=3)
-    assert found.verdict == "lossless but for a boundary"
+    certificate = assert_lossless(at_zero, drawn="top_k", interface="function", cases=3)
+    assert certificate.verdict == "lossless but for a boundary"
     with pytest.raises(AssertionError, match="boundary finding"):
         assert_lossless(at_zero, drawn="top_k", interface="function", cases=3, strict=True)
 

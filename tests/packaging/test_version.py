@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def project(folder: str) -> dict[str, str]:
-    held: dict[str, str] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return held
+    table: dict[str, str] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
 
 
 def test_every_file_repeats_the_version_of_the_project() -> None:
