@@ -73,29 +73,29 @@ def test_a_uniform_depends_on_its_address_alone(order: list[tuple[int, At]]) -> 
 
 def test_pictures_and_seeds_have_noise_of_their_own() -> None:
     at = At(Role.ACCEPT, 1)
-    drawn = {sampling(seed, image).source(0, at) for seed in range(20) for image in range(20)}
-    assert len(drawn) == 400
+    uniforms = {sampling(seed, image).source(0, at) for seed in range(20) for image in range(20)}
+    assert len(uniforms) == 400
     with pytest.raises(ValueError, match="seed >= 0"):
         sampling(-1)
 
 
 def test_uniforms_are_uniform() -> None:
-    drawn = Philox(11).uniforms(0, Role.ACCEPT, 20_000)
-    assert drawn.min() >= 0.0
-    assert drawn.max() < 1.0
-    counts, _ = np.histogram(drawn, bins=20, range=(0.0, 1.0))
+    uniforms = Philox(11).uniforms(0, Role.ACCEPT, 20_000)
+    assert uniforms.min() >= 0.0
+    assert uniforms.max() < 1.0
+    counts, _ = np.histogram(uniforms, bins=20, range=(0.0, 1.0))
     assert float(((counts - 1000.0) ** 2 / 1000.0).sum()) < 50.0  # chi-square, 19 degrees of freedom, p = 1e-4
 
 
 def decide(chance: Chance) -> tuple[object, ...]:
     """Three cycles of mixed decisions over more than one block of nodes."""
-    made: list[object] = []
+    decisions: list[object] = []
     for cycle in range(3):
         here = chance.cycle(cycle)
         for node in (0, 5, 70):
-            made.append(here.flip(0.3 + 0.1 * cycle, At(Role.ACCEPT, node)))
-            made.append(here.draw(np.arange(1.0, 9.0), At(Role.RESIDUAL, node)))
-    return tuple(made)
+            decisions.append(here.flip(0.3 + 0.1 * cycle, At(Role.ACCEPT, node)))
+            decisions.append(here.draw(np.arange(1.0, 9.0), At(Role.RESIDUAL, node)))
+    return tuple(decisions)
 
 
 def test_recorded_and_given_uniforms_replay_sampling() -> None:
@@ -124,11 +124,11 @@ def test_enumeration_weighs_every_branch(distribution: FloatArray, share: float)
     def program(chance: Enumerating) -> tuple[int, bool]:
         return chance.draw(distribution, At(Role.BONUS, 0)), chance.flip(share, At(Role.ACCEPT, 0))
 
-    found = enumerate_outcomes(program)
-    assert sum(found.values()) == pytest.approx(1.0, abs=1e-15)
-    for (token, kept), weight in found.items():
+    outcomes = enumerate_outcomes(program)
+    assert sum(outcomes.values()) == pytest.approx(1.0, abs=1e-15)
+    for (token, accepted), weight in outcomes.items():
         assert weight == pytest.approx(
-            distribution[token] * (min(1.0, share) if kept else 1.0 - min(1.0, share)), abs=1e-15
+            distribution[token] * (min(1.0, share) if accepted else 1.0 - min(1.0, share)), abs=1e-15
         )
         assert weight > 0.0
 
@@ -142,10 +142,10 @@ def test_enumeration_agrees_with_sampling() -> None:
         return tokens
 
     exact = enumerate_outcomes(program)
-    drawn = [program(sampling(1, image)) for image in range(4000)]
+    samples = [program(sampling(1, image)) for image in range(4000)]
     for outcome, weight in exact.items():
-        deviation = (weight * (1 - weight) / len(drawn)) ** 0.5
-        assert abs(drawn.count(outcome) / len(drawn) - weight) < 5 * deviation
+        deviation = (weight * (1 - weight) / len(samples)) ** 0.5
+        assert abs(samples.count(outcome) / len(samples) - weight) < 5 * deviation
 
 
 def test_noise_asked_for_twice_has_no_distribution() -> None:

@@ -28,9 +28,9 @@ def test_verdicts_of_one_proposal() -> None:
     tree = DraftTree(np.array([7, 1]), np.array([-1, 0]), "iid", np.array([[0.25, 0.75]]), np.array([0, -1]))
     probs = np.array([[0.7, 0.3], [0.2, 0.8]])
     verdicts = enumerate_verdicts(RULES["chain"].make(), tree, probs)
-    kept = 0.3 / 0.75
+    acceptance = 0.3 / 0.75
     assert verdicts == pytest.approx(
-        {Verdict((1,), 0): kept * 0.2, Verdict((1,), 1): kept * 0.8, Verdict((), 0): 1 - kept}
+        {Verdict((1,), 0): acceptance * 0.2, Verdict((1,), 1): acceptance * 0.8, Verdict((), 0): 1 - acceptance}
     )
     assert emitted(tree, Verdict((1,), 0)) == (1, 0)
     assert emitted(tree, Verdict((), 0)) == (0,)

@@ -29,10 +29,10 @@ def test_every_method_has_its_row(method: MethodSpec) -> None:
 
 
 def test_every_relaxed_rule_is_explained() -> None:
-    told = TEXT.split("## The relaxed rules, one by one")[1]
+    section = TEXT.split("## The relaxed rules, one by one")[1]
     for spec in RULES:
         if spec.promise != "lossless":
-            assert f"`{spec.name}`" in told
+            assert f"`{spec.name}`" in section
 
 
 def test_no_row_is_left_over() -> None:

@@ -18,8 +18,8 @@ def logged(method: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator of a plug-in's own."""
 
     @wraps(method)
-    def logging(*given: Any) -> Any:
-        return method(*given)
+    def logging(*args: Any) -> Any:
+        return method(*args)
 
     return logging
 

@@ -48,10 +48,10 @@ def test_top_k_keeps_ties_with_the_last() -> None:
 def test_top_p_keeps_the_smallest_set_of_that_mass() -> None:
     probs = np.array([[0.5, 0.2, 0.15, 0.1, 0.05]])
     logits = np.log(probs)[None]
-    for top_p, kept in ((0.3, 1), (0.6, 2), (0.8, 3), (0.9, 4), (1.0, 5)):
+    for top_p, count in ((0.3, 1), (0.6, 2), (0.8, 3), (0.9, 4), (1.0, 5)):
         distribution = draft_rows(logits, top_p=top_p)[0]
-        assert np.flatnonzero(distribution).tolist() == list(range(kept))
-        assert distribution[:kept] == pytest.approx(probs[0, :kept] / probs[0, :kept].sum())
+        assert np.flatnonzero(distribution).tolist() == list(range(count))
+        assert distribution[:count] == pytest.approx(probs[0, :count] / probs[0, :count].sum())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

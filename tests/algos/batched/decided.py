@@ -87,9 +87,9 @@ class Cycle:
         batch = TableBatch(TableLookups(self.model, 2), 0, count, draws)
         batch.cell[:] = 1
         batch.canvas[:, 0] = self.root
-        found = rule(batch, tree_batch(batch, self.trees))
-        rows = zip(found.path.tolist(), found.accepted.tolist(), found.extra.tolist(), strict=True)
-        return [(path[:kept], extra) for path, kept, extra in rows]
+        verdicts = rule(batch, tree_batch(batch, self.trees))
+        rows = zip(verdicts.path.tolist(), verdicts.accepted.tolist(), verdicts.extra.tolist(), strict=True)
+        return [(path[:accepted], extra) for path, accepted, extra in rows]
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ def check_same_decisions(data: st.DataObject, policy: Policy, rule: Rule, batche
     cycle = data.draw(cycles(policy))
     for image in range(len(cycle.trees)):
         _, chance = cycle.by_reference(rule, image)
-        turns = [(column, turn) for column, found in chance.turns.items() for turn in found]
+        turns = [(column, turn) for column, column_turns in chance.turns.items() for turn in column_turns]
         if turns:
             column, turn = data.draw(st.sampled_from(turns))
             moved = turn + data.draw(st.sampled_from([-ROUNDING, ROUNDING]))

@@ -64,26 +64,26 @@ Wrong = Callable[..., Any]
 
 
 def with_window(change: int) -> Wrong:
-    def forgiven(right: Any, judge: Any, *asked: Any) -> Any:
-        return right(chains.DeferredJudge(judge.threshold, judge.window + change, judge.top, judge.points), *asked)
+    def forgiven(right: Any, judge: Any, *args: Any) -> Any:
+        return right(chains.DeferredJudge(judge.threshold, judge.window + change, judge.top, judge.points), *args)
 
     return forgiven
 
 
-def forgets_lower_paths(right: Any, found: Any, *asked: Any) -> Any:
-    after = right(found, *asked)
-    found.below[:] = 0.0
+def forgets_lower_paths(right: Any, best_paths: Any, *args: Any) -> Any:
+    after = right(best_paths, *args)
+    best_paths.below[:] = 0.0
     return after
 
 
-def the_first_path(right: Any, found: Any, level: int, block: Any, paths: Any) -> Any:
+def the_first_path(right: Any, best_paths: Any, level: int, block: Any, paths: Any) -> Any:
     alive = np.zeros_like(paths.alive)
     alive[np.arange(len(alive)), paths.alive.argmax(axis=1)] = True
-    return right(found, level, block, paths._replace(alive=alive))
+    return right(best_paths, level, block, paths._replace(alive=alive))
 
 
-def one_run(right: Any, judge: Any, own: Any, length: Any) -> Any:
-    starts, ends = right(judge, np.ones_like(own), length)
+def one_run(right: Any, judge: Any, probs: Any, length: Any) -> Any:
+    starts, ends = right(judge, np.ones_like(probs), length)
     return starts, ends
 
 
@@ -129,6 +129,6 @@ PLANTED: dict[str, tuple[str, Any, str, Wrong]] = {
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, owner, method, wrong = PLANTED[bug]
     right = getattr(owner, method)
-    monkeypatch.setattr(owner, method, lambda *asked: wrong(right, *asked))
+    monkeypatch.setattr(owner, method, lambda *args: wrong(right, *args))
     with pytest.raises(AssertionError):
         check(case, 2000, Phase.generate)  # it ends with the first that differs

@@ -25,7 +25,7 @@ SYNTHETIC_MODELS = {
 
 def in_lockstep(grown: TreeBatch) -> dict[int, set[tuple[int, ...]]]:
     """The paths of each image's tree."""
-    found: dict[int, set[tuple[int, ...]]] = {int(image): set() for image in grown.images}
+    image_paths: dict[int, set[tuple[int, ...]]] = {int(image): set() for image in grown.images}
     for place, image in enumerate(grown.images.tolist()):
         last: dict[int, tuple[int, ...]] = {0: ()}
         for block in grown.levels:
@@ -37,9 +37,9 @@ def in_lockstep(grown: TreeBatch) -> dict[int, set[tuple[int, ...]]]:
                 above = int(block.above[place, node])
                 if block.in_tree[place, node, rank]:
                     paths[node * width + rank] = (*last[above], int(token))
-            found[image] |= set(paths.values())
+            image_paths[image] |= set(paths.values())
             last = paths
-    return found
+    return image_paths
 
 
 def alone(
@@ -73,13 +73,13 @@ def test_each_tree_is_the_policys(name: str, even: str) -> None:
     active = np.flatnonzero(draws.random(count) < 0.8)
     grown = grow_dynamic(batch, active, *(size[active] for size in sizes.values()))
     assert sorted(grown.images.tolist()) == active.tolist()
-    found = in_lockstep(grown)
+    image_paths = in_lockstep(grown)
     for place, image in enumerate(grown.images.tolist()):
-        own = (int(sizes["depth"][image]), int(sizes["width"][image]), int(sizes["total"][image]))
+        image_sizes = (int(sizes["depth"][image]), int(sizes["width"][image]), int(sizes["total"][image]))
         canvas = batch.canvas[image, : int(batch.cell[image])]
-        expected, passes = alone(model, canvas, image, own)
-        assert found[image] == expected, (image, own)
+        expected, passes = alone(model, canvas, image, image_sizes)
+        assert image_paths[image] == expected, (image, image_sizes)
         assert grown.nodes[place] == 1 + len(expected)
         assert grown.depth[place] == max(map(len, expected), default=0)
         assert sum(int(place < level.size and level[place] > 0) for level in grown.passes) == passes
-        assert grown.one_call[place] == (own[1] == 1)
+        assert grown.one_call[place] == (image_sizes[1] == 1)

@@ -82,8 +82,8 @@ def test_trees_have_the_distribution_of_the_policys(spec: PolicySpec, settings: 
     active = np.arange(0, 2 * COPIES, 2)  # the pool repeats: all of these are image 0
     batched.begin(2 * COPIES, MODEL.grid.cells)
     trees = batched.grow(batch, active)
-    found = batched_children(trees)
-    seen = Counter(frozen(tree) for tree in found.values())
+    children = batched_children(trees)
+    seen = Counter(frozen(tree) for tree in children.values())
     assert set(seen) <= set(expected), "a tree that the policy never grows"
     counts = np.array([seen[tree] for tree in expected]), COPIES * np.array(list(expected.values()))
     often = counts[1] > 5.0
@@ -92,9 +92,9 @@ def test_trees_have_the_distribution_of_the_policys(spec: PolicySpec, settings: 
     assert squares < degrees + 5.0 * np.sqrt(2.0 * degrees), (squares, degrees)
     assert len(expected) > 1 or squares == 0.0
     for place, image in enumerate(trees.images.tolist()):
-        depth = max((len(above) + 1 for above in found[image]), default=0)
+        depth = max((len(above) + 1 for above in children[image]), default=0)
         assert trees.depth[place] == depth <= batched.deepest
-        assert trees.nodes[place] == 1 + sum(map(len, found[image].values())) <= batched.most_nodes
+        assert trees.nodes[place] == 1 + sum(map(len, children[image].values())) <= batched.most_nodes
 
 
 @pytest.mark.parametrize(("spec", "settings"), [case for case in CASES if case.values[0].drawn == "top_k"])
@@ -111,7 +111,7 @@ def test_both_learn_the_same_of_verdicts(spec: PolicySpec, settings: Mapping[str
         policy.begin(MODEL.grid)
     while (running := batch.running()).size:
         trees = batched.grow(batch, running)
-        found = batched_children(trees)
+        children = batched_children(trees)
         path = np.zeros((running.size, MODEL.grid.cells), dtype=np.int64)
         accepted, extra = np.zeros(running.size, dtype=np.int64), draws.integers(MODEL.vocab_size, size=running.size)
         for place, image in enumerate(trees.images.tolist()):
@@ -120,11 +120,11 @@ def test_both_learn_the_same_of_verdicts(spec: PolicySpec, settings: Mapping[str
             budget = Budget(MODEL.grid.cells - cell - 1, MOST_NODES)
             drafter = drafter_after(canvas, image)
             tree = policies[image].grow(drafter, int(canvas[-1]), budget, sampling(0))
-            assert found[image] == children_of(tree), (image, cell)
+            assert children[image] == children_of(tree), (image, cell)
             assert sum(int(place < level.size and level[place] > 0) for level in trees.passes) == len(drafter.passes)
-            kept = tree.path_to(int(draws.integers(tree.size)))
-            accepted[place] = len(kept)
-            path[place, : len(kept)] = tree.tokens[list(kept)]
-            policies[image].observe(tree, Verdict(kept, int(extra[place])), cell)
+            accepted_path = tree.path_to(int(draws.integers(tree.size)))
+            accepted[place] = len(accepted_path)
+            path[place, : len(accepted_path)] = tree.tokens[list(accepted_path)]
+            policies[image].observe(tree, Verdict(accepted_path, int(extra[place])), cell)
         batch.commit(trees.images, path, accepted, extra)
         batched.observe(trees, accepted)

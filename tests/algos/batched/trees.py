@@ -13,32 +13,32 @@ A step of the way is a sibling's turn and its token: siblings may be equal."""
 
 
 def children_of(tree: DraftTree) -> Children:
-    found: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+    child_tokens: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
     children, tokens = tree.children(), tree.tokens.tolist()
     turns = {node: turn for below in children for turn, node in enumerate(below)}
     for node, below in enumerate(children):
         if below:
             above = tuple((turns[one], tokens[one]) for one in tree.path_to(node))
-            found[above] = tuple(tokens[one] for one in below)
-    return found
+            child_tokens[above] = tuple(tokens[one] for one in below)
+    return child_tokens
 
 
 def batched_children(trees: TreeBatch) -> dict[int, Children]:
     """By image."""
-    found: dict[int, Children] = {}
+    image_children: dict[int, Children] = {}
     for place, image in enumerate(trees.images.tolist()):
-        own: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+        child_tokens: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
         last: dict[int, tuple[tuple[int, int], ...]] = {0: ()}
         for level in trees.levels:
             if place >= level.rows.shape[0]:
                 break
             paths = {}
             for node, ranked in enumerate(level.tokens[place].tolist()):
-                kept = [rank for rank in range(len(ranked)) if level.in_tree[place, node, rank]]
-                if kept:
+                ranks = [rank for rank in range(len(ranked)) if level.in_tree[place, node, rank]]
+                if ranks:
                     above = last[int(level.above[place, node])]
-                    own[above] = tuple(ranked[rank] for rank in kept)
-                    paths |= {node * len(ranked) + rank: (*above, (rank, ranked[rank])) for rank in kept}
+                    child_tokens[above] = tuple(ranked[rank] for rank in ranks)
+                    paths |= {node * len(ranked) + rank: (*above, (rank, ranked[rank])) for rank in ranks}
             last = paths
-        found[image] = own
-    return found
+        image_children[image] = child_tokens
+    return image_children

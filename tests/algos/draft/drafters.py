@@ -36,13 +36,13 @@ class PathDrafter:
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         assert tokens.shape == parents.shape
         assert tokens.dtype == parents.dtype == np.int64
-        held = list(self.held)
+        earlier_paths = list(self.held)
         for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
-            assert (parent == -1) == (not held), "the first pass of a cycle adds the root, alone"
-            assert parent < len(held), "a node's parent was added in a pass before"
-            self.held.append((*held[parent], token) if held else (token,))
+            assert (parent == -1) == (not earlier_paths), "the first pass of a cycle adds the root, alone"
+            assert parent < len(earlier_paths), "a node's parent was added in a pass before"
+            self.held.append((*earlier_paths[parent], token) if earlier_paths else (token,))
         self.passes.append(len(tokens))
-        return np.stack([self.distribution(path) for path in self.held[len(held) :]])
+        return np.stack([self.distribution(path) for path in self.held[len(earlier_paths) :]])
 
 
 @dataclass
@@ -74,20 +74,20 @@ class GrowingDrafter(PathDrafter):
         self.asked.append(growth)
         self.expand(np.array([root]), np.array([-1]))
         levels, nodes, count = growth.uniforms.shape
-        paths, above, found, places = [(root,)], np.ones(1), [], np.zeros(1, dtype=np.int64)
+        paths, above, tree_levels, places = [(root,)], np.ones(1), [], np.zeros(1, dtype=np.int64)
         for level in range(levels):
             distributions = np.stack([self.distribution(path) for path in paths])
-            taken = [
+            choices = [
                 self._taken(distribution, us, growth.drawn)
                 for distribution, us in zip(distributions, growth.uniforms[level], strict=False)
             ]
-            tokens, masses = (np.array(part) for part in zip(*taken, strict=True))
-            found.append(FusedTreeLevel(places, distributions, tokens, masses))
+            tokens, masses = (np.array(part) for part in zip(*choices, strict=True))
+            tree_levels.append(FusedTreeLevel(places, distributions, tokens, masses))
             scores = (above[:, None] * masses).reshape(-1)
             places = (-scores).argsort(kind="stable")[:nodes] if growth.ranked else growth.places[level]
             paths = [(*paths[place // count], int(tokens.reshape(-1)[place])) for place in places.tolist()]
             above = scores[places]
-        return found
+        return tree_levels
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         if len(self.held) == 1 and parents.tolist() == [-1]:  # said again, without a pass
@@ -99,13 +99,13 @@ class GrowingDrafter(PathDrafter):
         if not drawn:
             best = (-distribution).argsort(kind="stable")[: uniforms.size]
             return best.tolist(), np.minimum(distribution[best], 1.0).tolist()
-        left, tokens, masses = distribution.astype(np.float64), [], []
+        remaining, tokens, masses = distribution.astype(np.float64), [], []
         for uniform in uniforms.tolist():
-            summed = left.cumsum()
+            summed = remaining.cumsum()
             token = min(int((summed <= uniform * summed[-1]).sum()), distribution.size - 1)
             tokens.append(token)
-            masses.append(float(left[token]))
-            left[token] = 0.0
+            masses.append(float(remaining[token]))
+            remaining[token] = 0.0
         return tokens, masses
 
 

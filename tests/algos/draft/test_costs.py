@@ -117,10 +117,10 @@ def test_the_best_choice_is_the_best_of_all_subtrees(
     scores = growing.scores()
     above = [number for level in growing.levels for number in level.expanded for _ in range(level.tokens.shape[1])]
     rates = [
-        (1 + scores[list(kept)].sum()) / (spent + costs[count])
+        (1 + scores[list(subset)].sum()) / (spent + costs[count])
         for count in range(most + 1)
-        for kept in combinations(range(scores.size), count)
-        if all(above[node] == -1 or above[node] in kept for node in kept)
+        for subset in combinations(range(scores.size), count)
+        if all(above[node] == -1 or above[node] in subset for node in subset)
     ]
     choice = best_tree_size(falling(scores, most), SizeCosts.of(costs), spent)
     assert choice.rate == pytest.approx(max(rates), rel=1e-12)
@@ -174,14 +174,14 @@ def test_a_level_is_foreseen_as_if_all_of_it_were_worked_out(
         nodes = rates.index(max(rates))
         return max(rates), falling_scores[nodes - 1] if nodes else np.inf
 
-    found = forecast_level(
+    forecast = forecast_level(
         np.array([*older, *last]), np.array(last), np.array(profile), SizeCosts.of(passes), draft_ms, 0.5, most
     )
     if not frontier:
-        assert found == (0, 0.0)
+        assert forecast == (0, 0.0)
         return
     needed = max(1, sum(score >= best(len(frontier))[1] for score in frontier))
-    assert found == (needed, pytest.approx(best(needed)[0], rel=1e-12))
+    assert forecast == (needed, pytest.approx(best(needed)[0], rel=1e-12))
 
 
 def test_prices_rise_by_the_least_of_all_rises() -> None:
@@ -203,25 +203,29 @@ def test_drafter_passes_cost_by_what_they_expand() -> None:
 
 def test_the_factor_is_observed_over_expected_acceptance() -> None:
     grid = Grid(3, 4)
-    known = Calibration(grid, prior=2.0, decay=0.5, above=0.25, band_prior=1e12)  # bands stay worth what they say
-    assert known.factor(1) == 1.0
-    known.learn(1, np.array([0.5, 0.3]), None)
-    known.learn(2, np.array([0.4]), 0)
-    assert known.factor(3) == pytest.approx((2 + 1) / (2 + 0.5 * 0.8 + 0.4))
-    assert known.factor(5) == pytest.approx((2 + 1 + 0.25 * 1) / (2 + 0.8 + 0.25 * (0.8 + 0.4)))  # cells 0, 1, 2 above
-    assert known.factor(4) == pytest.approx((2 + 1) / (2 + 0.8 + 0.25 * 0.8))  # no cell at the left of column 0
-    assert known.factor(7) == pytest.approx((2 + 1 + 0.25) / (2 + 0.8 + 0.25 * 0.4))  # nor at the right of the last
-    assert known.at(3)(np.array([[0.1, 0.2], [0.9, 0.9]])) == pytest.approx(
-        np.array([[0.1, 0.2], [0.5, 0.5]]) * [[known.factor(3)], [1.0]]
+    calibration = Calibration(grid, prior=2.0, decay=0.5, above=0.25, band_prior=1e12)  # bands stay worth what they say
+    assert calibration.factor(1) == 1.0
+    calibration.learn(1, np.array([0.5, 0.3]), None)
+    calibration.learn(2, np.array([0.4]), 0)
+    assert calibration.factor(3) == pytest.approx((2 + 1) / (2 + 0.5 * 0.8 + 0.4))
+    assert calibration.factor(5) == pytest.approx(
+        (2 + 1 + 0.25 * 1) / (2 + 0.8 + 0.25 * (0.8 + 0.4))
+    )  # cells 0, 1, 2 above
+    assert calibration.factor(4) == pytest.approx((2 + 1) / (2 + 0.8 + 0.25 * 0.8))  # no cell at the left of column 0
+    assert calibration.factor(7) == pytest.approx(
+        (2 + 1 + 0.25) / (2 + 0.8 + 0.25 * 0.4)
+    )  # nor at the right of the last
+    assert calibration.at(3)(np.array([[0.1, 0.2], [0.9, 0.9]])) == pytest.approx(
+        np.array([[0.1, 0.2], [0.5, 0.5]]) * [[calibration.factor(3)], [1.0]]
     )
 
 
 def test_bands_of_probability_are_worth_what_was_kept() -> None:
-    known = Calibration(Grid(1, 50), prior=1e12, decay=0.0, above=0.0, band_prior=1.0)  # known stays 1
+    calibration = Calibration(Grid(1, 50), prior=1e12, decay=0.0, above=0.0, band_prior=1.0)  # the factor stays 1
     for cell in range(1, 11):
-        known.learn(cell, np.array([0.7, 0.15]), 1 if cell % 2 else None)
+        calibration.learn(cell, np.array([0.7, 0.15]), 1 if cell % 2 else None)
     sure, unsure = 1 / (1 + 10 * 0.7), (1 + 5) / (1 + 10 * 0.15)
-    assert known.at(20)(np.array([[0.75, 0.19, 0.3]])) == pytest.approx(
+    assert calibration.at(20)(np.array([[0.75, 0.19, 0.3]])) == pytest.approx(
         within_one(np.array([[0.75 * sure, 0.19 * unsure, 0.3]]))
     )
     assert list(BANDS) == sorted(BANDS)
@@ -229,34 +233,36 @@ def test_bands_of_probability_are_worth_what_was_kept() -> None:
 
 def test_calibration_finds_the_target_s_chances() -> None:
     """A drafter that is too sure: 0.9 and 0.05 where the target says 0.5 and 0.2."""
-    draws, known = np.random.default_rng(0), Calibration(Grid(40, 40), 6.0, 0.8, 0.5, 4.0)
-    found = []
+    draws, calibration = np.random.default_rng(0), Calibration(Grid(40, 40), 6.0, 0.8, 0.5, 4.0)
+    estimates = []
     for cell in range(1, 1600):
-        drawn, probs = draws.random(), np.array([0.9, 0.05])
-        found.append(known.at(cell)(probs[None])[0])
-        known.learn(cell, probs, 0 if drawn < 0.5 else 1 if drawn < 0.7 else None)
-    assert np.mean(found[800:], axis=0) == pytest.approx([0.5, 0.2], rel=0.08)
+        uniform, probs = draws.random(), np.array([0.9, 0.05])
+        estimates.append(calibration.at(cell)(probs[None])[0])
+        calibration.learn(cell, probs, 0 if uniform < 0.5 else 1 if uniform < 0.7 else None)
+    assert np.mean(estimates[800:], axis=0) == pytest.approx([0.5, 0.2], rel=0.08)
 
 
 def test_what_a_cell_should_be_offered_is_the_mean_of_its_neighbours() -> None:
-    known = Calibration(Grid(3, 4), 2.0, 0.5, 0.25, 4.0)
-    assert known.neighbour_probs(1) is None
+    calibration = Calibration(Grid(3, 4), 2.0, 0.5, 0.25, 4.0)
+    assert calibration.neighbour_probs(1) is None
     rows = {cell: np.array([0.1 * cell, 0.01 * cell]) for cell in (1, 2, 3, 4)}
     for cell, row in rows.items():
-        known.learn(cell, row, None)
-    assert known.neighbour_probs(5) == pytest.approx((rows[4] + rows[1] + rows[2]) / 3)  # cell 0 was never drafted for
-    assert known.neighbour_probs(4) == pytest.approx(rows[1])  # at the start of a row nothing is on the left
-    assert known.neighbour_probs(11) == pytest.approx(rows[4])  # no neighbour is known: the last one
+        calibration.learn(cell, row, None)
+    assert calibration.neighbour_probs(5) == pytest.approx(
+        (rows[4] + rows[1] + rows[2]) / 3
+    )  # cell 0 was never drafted for
+    assert calibration.neighbour_probs(4) == pytest.approx(rows[1])  # at the start of a row nothing is on the left
+    assert calibration.neighbour_probs(11) == pytest.approx(rows[4])  # no neighbour is known: the last one
 
 
-def played(policy: Roofline, drafter: PathDrafter, kept: bool, count: int) -> list[DraftTree]:
+def played(policy: Roofline, drafter: PathDrafter, accept: bool, count: int) -> list[DraftTree]:
     """Verdicts that accept a whole path, or nothing and a token that was never proposed."""
     trees, cell = [], 1
     policy.begin(Grid(40, 40))
     for _ in range(count):
         drafter.held.clear()
         tree = policy.grow(drafter, 0, Budget(9, 64), sampling(0))
-        path = tree.path_to(int(tree.depths().argmax())) if kept else ()
+        path = tree.path_to(int(tree.depths().argmax())) if accept else ()
         least = int(drafter.distribution((int(tree.tokens[0]),)).argmin())
         policy.observe(tree, Verdict(path, least), cell)
         cell += len(path) + 1
@@ -283,9 +289,9 @@ def test_roofline_shrinks_after_rejections_and_reaches_deeper_after_acceptance()
     curve = tuple((nodes, 1 + 0.02 * nodes) for nodes in (1, 64))
     drafter = PathDrafter(np.random.default_rng(0).dirichlet(np.full(30, 0.2), 31))
     first, last = {}, {}
-    for kept in (False, True):
-        trees = played(Roofline(curve, draft_ms=0.05, top_k=5), drafter, kept, 8)
-        first[kept], last[kept] = trees[0], trees[-1]
+    for accept in (False, True):
+        trees = played(Roofline(curve, draft_ms=0.05, top_k=5), drafter, accept, 8)
+        first[accept], last[accept] = trees[0], trees[-1]
     assert first[True].size == first[False].size
     assert last[False].size < first[False].size
     assert last[False].depth < first[True].depth < last[True].depth
@@ -294,7 +300,7 @@ def test_roofline_shrinks_after_rejections_and_reaches_deeper_after_acceptance()
 @pytest.mark.parametrize("draft_ms", [0.0, 0.02, 0.2, 2.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft_ms: float) -> None:
-    """On the first cycle the known is 1; the stopping rule is played by hand, every subtree size tried."""
+    """On the first cycle the factor is 1; the stopping rule is played by hand, every subtree size tried."""
     curve = tuple((nodes, 1 + 0.03 * nodes) for nodes in (1, 64))
     drafter = PathDrafter(np.random.default_rng(seed).dirichlet(np.full(6, 0.1 * 3**seed), 7))
     tree = played(Roofline(curve, draft_ms=draft_ms, top_k=3, max_depth=4), drafter, True, 1)[0]
@@ -308,21 +314,21 @@ def test_roofline_adds_a_level_just_where_it_is_foreseen_to_pay(seed: int, draft
     by_hand = TreeBuilder(PathDrafter(drafter.pool), 0)
     by_hand.add_level(3, 3)
     while by_hand.depth < 4:
-        last, held = by_hand.levels[-1], by_hand.scores().tolist()
+        last, current_scores = by_hand.levels[-1], by_hand.scores().tolist()
         profile = [sum(row[rank] for row in last.probs) / len(last.probs) for rank in range(3)]
         frontier = sorted(last.scores.tolist(), reverse=True)[:3]
 
         def ahead(expanded: int, best: list[float] = frontier, shares: list[float] = profile) -> list[float]:
             return [score * share for score in best[:expanded] for share in shares]
 
-        size = -best_rate([*held, *ahead(3)], by_hand.depth + 1)[1]
-        chosen = sorted([*held, *ahead(3)], reverse=True)[:size]
+        size = -best_rate([*current_scores, *ahead(3)], by_hand.depth + 1)[1]
+        chosen = sorted([*current_scores, *ahead(3)], reverse=True)[:size]
         needed = max(1, sum(score >= min(chosen, default=2.0) for score in frontier))
-        coming = best_rate([*held, *ahead(needed)], by_hand.depth + 1)[0]
-        told = by_hand.scores(), last.scores, np.array(profile), SizeCosts.of(costs)
-        foreseen = forecast_level(*told, [draft_ms] * 3, draft_ms * by_hand.depth, 63)
+        coming = best_rate([*current_scores, *ahead(needed)], by_hand.depth + 1)[0]
+        forecast_inputs = by_hand.scores(), last.scores, np.array(profile), SizeCosts.of(costs)
+        foreseen = forecast_level(*forecast_inputs, [draft_ms] * 3, draft_ms * by_hand.depth, 63)
         assert foreseen == (needed, pytest.approx(coming))
-        if coming <= best_rate(held, by_hand.depth)[0]:
+        if coming <= best_rate(current_scores, by_hand.depth)[0]:
             break
         by_hand.add_level(needed, 3)
     assert len(drafter.passes) == by_hand.depth

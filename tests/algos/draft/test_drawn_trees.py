@@ -23,8 +23,8 @@ SHAPES: list[Shape] = [(-1, 0), (-1, 0, 1), (-1, 0, 0), (-1, 0, 0, 1, 1, 2), (-1
 
 def planner(module: ModuleType, costs: CostCurve = FREE, siblings: int = 3, depth: int = 3) -> DrawnTrees:
     first = AcceptanceEstimator(GRID, 2.0, 0.6, 0.5, 4.0)
-    made: DrawnTrees = module.DrawnTrees(first, costs, 0.0, siblings, depth, 2.0)
-    return made
+    tree_planner: DrawnTrees = module.DrawnTrees(first, costs, 0.0, siblings, depth, 2.0)
+    return tree_planner
 
 
 def tree_of(shape: Shape) -> DraftTree:
@@ -32,14 +32,14 @@ def tree_of(shape: Shape) -> DraftTree:
     return DraftTree(np.arange(size), np.array(shape), "without_replacement", np.empty((0, size)), np.full(size, -1))
 
 
-def check_learned(module: ModuleType, told: Sequence[tuple[Shape, int]]) -> None:
+def check_learned(module: ModuleType, history: Sequence[tuple[Shape, int]]) -> None:
     """Verdicts that stop below the leaf or node of the given number: a second reading of the whole history."""
-    known, cell = planner(module), 1
-    tried, kept, firsts = [0, 0, 0], [0, 0, 0], AcceptanceEstimator(GRID, 2.0, 0.6, 0.5, 4.0)
-    for shape, last in told:
+    tree_planner, cell = planner(module), 1
+    tried, accepted_counts, firsts = [0, 0, 0], [0, 0, 0], AcceptanceEstimator(GRID, 2.0, 0.6, 0.5, 4.0)
+    for shape, last in history:
         tree = tree_of(shape)
         path = tree.path_to(last % len(shape))
-        known.learn(tree, Verdict(path, 0), cell)
+        tree_planner.learn(tree, Verdict(path, 0), cell)
         hits, node = [], 0
         for accepted in (*path, None):
             children = [child for child, above in enumerate(shape) if above == node]
@@ -49,18 +49,18 @@ def check_learned(module: ModuleType, told: Sequence[tuple[Shape, int]]) -> None
             for rank in range(len(judged)):
                 tried[rank] += 1
             if accepted is not None:
-                kept[len(judged) - 1] += 1
+                accepted_counts[len(judged) - 1] += 1
                 node = accepted
             hits.append(accepted == children[0])
         firsts.learn(cell, hits)
         cell += len(path) + 1
-    found = known.acceptance(cell)
-    assert found[0] == pytest.approx(firsts.first_chance(cell))
-    left = 1.0 - found[0]
+    acceptance = tree_planner.acceptance(cell)
+    assert acceptance[0] == pytest.approx(firsts.first_chance(cell))
+    remaining = 1.0 - acceptance[0]
     for rank in (1, 2):
-        share = (2.0 * 0.25 + kept[rank]) / (2.0 + tried[rank])
-        assert found[rank] == pytest.approx(left * share)
-        left -= found[rank]
+        share = (2.0 * 0.25 + accepted_counts[rank]) / (2.0 + tried[rank])
+        assert acceptance[rank] == pytest.approx(remaining * share)
+        remaining -= acceptance[rank]
 
 
 @given(st.lists(st.tuples(st.sampled_from(SHAPES), st.integers(0, 5)), max_size=12))
@@ -77,15 +77,15 @@ def test_before_anything_is_tried() -> None:
 def test_trees_follow_what_is_accepted() -> None:
     """Where nodes are free all are drafted; where they are dear, what is accepted says how deep."""
     assert len(planner(drawn_trees).best(1).shape) == 20
-    known, cell = planner(drawn_trees, STEEP), 1
-    assert known.best(1).shape == (-1,)
-    known = planner(drawn_trees, CostCurve(((1, 1.0), (20, 3.0)), 0.02), depth=5)
+    tree_planner, cell = planner(drawn_trees, STEEP), 1
+    assert tree_planner.best(1).shape == (-1,)
+    tree_planner = planner(drawn_trees, CostCurve(((1, 1.0), (20, 3.0)), 0.02), depth=5)
     depths = []
     for accepted in (0, 1):
         for _ in range(12):
-            known.learn(tree_of((-1, 0, 1)), Verdict((1, 2)[: 2 * accepted], 0), cell)
+            tree_planner.learn(tree_of((-1, 0, 1)), Verdict((1, 2)[: 2 * accepted], 0), cell)
             cell += 2 * accepted + 1
-        depths.append(tree_of(known.best(cell).shape).depth)
+        depths.append(tree_of(tree_planner.best(cell).shape).depth)
     assert depths[0] < depths[1]
 
 

@@ -43,11 +43,11 @@ def best(candidates: list[Candidate], count: int) -> list[Candidate]:
 
 
 def eagle2_by_hand(drafter: PathDrafter, depth: int, top_k: int, total: int) -> set[Path]:
-    level, found = [Candidate((0,), 1.0)], []
+    level, candidates = [Candidate((0,), 1.0)], []
     for _ in range(depth):
         level = [child for parent in best(level, top_k) for child in children_of(drafter, parent, top_k)]
-        found.extend(level)
-    return {(0,), *(candidate.path for candidate in best(found, total))}
+        candidates.extend(level)
+    return {(0,), *(candidate.path for candidate in best(candidates, total))}
 
 
 @given(drafter=drafters(), depth=st.integers(1, 4), top_k=st.integers(1, 7), total=st.integers(1, 12))
@@ -75,8 +75,8 @@ def test_a_tree_grown_in_one_call_is_the_same_tree(
     at_once = GrowingDrafter(drafter.pool)
     tree = Eagle2(depth, top_k, total).grow(at_once, 0, Budget(room, 64), sampling(0))
     assert (tree.tokens.tolist(), tree.parents.tolist()) == (by_level.tokens.tolist(), by_level.parents.tolist())
-    asked = [(min(depth, room, total), top_k, top_k)] if top_k <= drafter.vocab_size else []
-    assert [growth.uniforms.shape for growth in at_once.asked] == asked
+    expected = [(min(depth, room, total), top_k, top_k)] if top_k <= drafter.vocab_size else []
+    assert [growth.uniforms.shape for growth in at_once.asked] == expected
 
 
 def test_eagle2_of_one_is_a_chain() -> None:
@@ -101,17 +101,17 @@ def test_opt_grows_while_a_level_adds_enough(
     drafter: PathDrafter, total: int, threshold: float, max_depth: int
 ) -> None:
     """The reference expands every candidate, so it does not lean on the claim that few need to be."""
-    level, found, before = [Candidate((0,), 1.0)], [], 0.0
+    level, candidates, before = [Candidate((0,), 1.0)], [], 0.0
     for _ in range(min(max_depth, total)):
         level = [child for parent in level for child in children_of(drafter, parent, total)]
-        found.extend(level)
-        length = sum(candidate.score for candidate in best(found, total))
-        if length - before < threshold or not set(level) & set(best(found, total)):
+        candidates.extend(level)
+        length = sum(candidate.score for candidate in best(candidates, total))
+        if length - before < threshold or not set(level) & set(best(candidates, total)):
             break
         before = length
     tree = OptTree(total, threshold, max_depth).grow(drafter, 0, UNLIMITED, sampling(0))
     assert sorted(scores(drafter, paths_of(tree)[1:])) == pytest.approx(
-        sorted(candidate.score for candidate in best(found, total)), abs=1e-12
+        sorted(candidate.score for candidate in best(candidates, total)), abs=1e-12
     )
 
 
@@ -207,11 +207,13 @@ def test_adt_follows_equation_2(
         tree = policy.grow(drafter, 0, UNLIMITED, sampling(0))
         depth, width = tree.depth, len(tree.children()[0])  # all candidates are kept
         assert (depth, width) == expected_shape(policy, past, cell, ROW)
-        kept = min(data.draw(st.integers(0, 4)), depth)
-        path = tree.path_to(int(tree.depths().argmax()))[:kept]
+        accepted = min(data.draw(st.integers(0, 4)), depth)
+        path = tree.path_to(int(tree.depths().argmax()))[:accepted]
         policy.observe(tree, Verdict(path, 0), cell)
-        past.append(FusedTree(cell, cell + kept, depth, width, kept / depth if acceptance == "ratio" else kept))
-        cell += kept + 1
+        past.append(
+            FusedTree(cell, cell + accepted, depth, width, accepted / depth if acceptance == "ratio" else accepted)
+        )
+        cell += accepted + 1
         if cell >= 9 * ROW:
             break
 
@@ -243,10 +245,10 @@ def test_a_drafter_that_chains_changes_no_tree(
         drafter.passes.clear()
         expected = policy.grow(drafter, 0, budget, sampling(0))
         quick = ChainingDrafter(drafter.pool, fuses_chains=chains)
-        found = policy.grow(quick, 0, budget, sampling(0))
-        assert found.tokens.tolist() == expected.tokens.tolist()
-        assert found.parents.tolist() == expected.parents.tolist()
-        assert found.drawn == expected.drawn
+        actual = policy.grow(quick, 0, budget, sampling(0))
+        assert actual.tokens.tolist() == expected.tokens.tolist()
+        assert actual.parents.tolist() == expected.parents.tolist()
+        assert actual.drawn == expected.drawn
         assert quick.asked == ([len(drafter.passes)] if chains and drafter.passes else [])
 
 

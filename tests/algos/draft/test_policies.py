@@ -131,10 +131,10 @@ def test_siblings_are_drawn_without_replacement(drafter: PathDrafter, widths: tu
         expected = 1.0
         for node, children in enumerate(tree.children()):
             distribution = drafter.distribution(path_of(tree, node))
-            left = 1.0
+            remaining = 1.0
             for child in children:
-                expected *= distribution[tokens[child]] / left
-                left -= distribution[tokens[child]]
+                expected *= distribution[tokens[child]] / remaining
+                remaining -= distribution[tokens[child]]
         assert weight == pytest.approx(expected, abs=1e-12)
 
 
@@ -145,8 +145,8 @@ def test_a_static_tree_filled_in_one_call_is_the_same_tree(
 ) -> None:
     """Also where distributions are too short for the shape, with which the drafter's own tree is not the one that is
     meant."""
-    made = {"widths": (3, 4, 2)} if name in ("eagle1", "static_top_k") else {}
-    policy = POLICIES[name].make(**made)
+    options = {"widths": (3, 4, 2)} if name in ("eagle1", "static_top_k") else {}
+    policy = POLICIES[name].make(**options)
     policy.begin(Grid(4, 4))
     by_level = policy.grow(PathDrafter(drafter.pool), 0, Budget(depth, nodes), sampling(seed))
     growing = GrowingDrafter(drafter.pool)

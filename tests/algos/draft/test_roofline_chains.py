@@ -29,8 +29,8 @@ def peaked(best: float) -> ChainingDrafter:
     return ChainingDrafter(distributions)
 
 
-def played(policy: Roofline, drafter: ChainingDrafter, kept: int, count: int) -> list[DraftTree]:
-    """Verdicts that keep `kept` nodes of the first path down, and then a token that was never the likeliest."""
+def played(policy: Roofline, drafter: ChainingDrafter, accepted_count: int, count: int) -> list[DraftTree]:
+    """Verdicts that keep `accepted_count` nodes of the first path down, then a token that was never the likeliest."""
     trees, cell = [], 1
     policy.begin(GRID)
     drafter.asked.clear()
@@ -38,7 +38,7 @@ def played(policy: Roofline, drafter: ChainingDrafter, kept: int, count: int) ->
     for _ in range(count):
         drafter.held.clear()
         trees.append(tree := policy.grow(drafter, 0, Budget(9, 64), sampling(0)))
-        path = tree.path_to(int(tree.depths().argmax()))[:kept]
+        path = tree.path_to(int(tree.depths().argmax()))[:accepted_count]
         policy.observe(tree, Verdict(path, 19), cell)
         cell += len(path) + 1
     return trees
@@ -48,27 +48,28 @@ Told = tuple[int, int, bool]
 """A cell, the level that its token was drafted at, and whether it was kept."""
 
 
-def chance_by_hand(told: list[Told], grid: Grid, place: int, level: int, weights: tuple[float, ...]) -> float:
+def chance_by_hand(history: list[Told], grid: Grid, place: int, level: int, weights: tuple[float, ...]) -> float:
     """A second reading of `AcceptanceEstimator`, from the whole history at once."""
     prior, decay, above, level_prior = weights
     image = FIRST_ACCEPTANCE
     for one in range(level + 1):
-        here = [kept for _, at, kept in told if at == one]
+        here = [accepted for _, at, accepted in history if at == one]
         image = (level_prior * image + sum(here)) / (level_prior + len(here))
     row, column = divmod(place, grid.width)
     tried, stood = prior, prior * image
-    for cell, _, kept in told:
+    for cell, _, accepted in history:
         weight = decay ** (place - cell - 1)
         if divmod(cell, grid.width)[0] == row - 1 and abs(cell % grid.width - column) <= 1:
             weight += above
-        tried, stood = tried + weight, stood + weight * kept
+        tried, stood = tried + weight, stood + weight * accepted
     return stood / tried
 
 
-def promised(known: AcceptanceEstimator, cell: int, levels: int) -> list[float]:
+def promised(estimator: AcceptanceEstimator, cell: int, levels: int) -> list[float]:
     """Drafted tokens that should be kept of chains of 1, 2, ... and `levels` levels: others are priced out."""
     return [
-        known.best_chain(cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, levels + 1)
+        estimator.best_chain(cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1
+        for one in range(1, levels + 1)
     ]
 
 
@@ -83,22 +84,25 @@ def test_the_best_chain_is_the_best_of_all_lengths_by_what_the_neighbours_kept(
     drafts: list[tuple[int, list[bool]]], width: int, prior: float, decay: float, prices: list[float]
 ) -> None:
     grid, weights = Grid(80, width), (prior, decay, 0.25, 4.0)
-    known, told, cell = AcceptanceEstimator(grid, *weights), list[Told](), 0
-    for gap, kept in drafts:
-        known.learn(cell + gap, kept)
-        told += [(cell + gap + level, level, one) for level, one in enumerate(kept)]
-        cell += gap + len(kept) - 1 if kept else 0
+    estimator, history, cell = AcceptanceEstimator(grid, *weights), list[Told](), 0
+    for gap, accepted in drafts:
+        estimator.learn(cell + gap, accepted)
+        history += [(cell + gap + level, level, one) for level, one in enumerate(accepted)]
+        cell += gap + len(accepted) - 1 if accepted else 0
     for first in (cell + 1, cell + 3):
-        chances = [chance_by_hand(told, grid, first + level, level, weights) for level in range(6)]
+        chances = [chance_by_hand(history, grid, first + level, level, weights) for level in range(6)]
         tokens = np.cumsum(np.cumprod(chances))
-        assert promised(known, first, 6) == pytest.approx(tokens.tolist())
-        found, rates = known.best_chain(first, len(prices), SizeCosts.of(prices)), (1 + tokens[: len(prices)]) / prices
+        assert promised(estimator, first, 6) == pytest.approx(tokens.tolist())
+        forecast, rates = (
+            estimator.best_chain(first, len(prices), SizeCosts.of(prices)),
+            (1 + tokens[: len(prices)]) / prices,
+        )
         if not prices:
-            assert found == ChainForecast(0, 0.0)
+            assert forecast == ChainForecast(0, 0.0)
             continue
-        assert found.rate == pytest.approx(rates.max())
-        assert rates[found.levels - 1] == pytest.approx(rates.max())
-        assert not any(rates[: found.levels - 1] >= found.rate * (1 + 1e-12))
+        assert forecast.rate == pytest.approx(rates.max())
+        assert rates[forecast.levels - 1] == pytest.approx(rates.max())
+        assert not any(rates[: forecast.levels - 1] >= forecast.rate * (1 + 1e-12))
 
 
 def test_before_anything_is_tried_every_chance_is_even() -> None:
@@ -107,17 +111,17 @@ def test_before_anything_is_tried_every_chance_is_even() -> None:
 
 def test_chances_come_to_what_is_kept() -> None:
     """Censored at the first rejection, the estimate of every level is still its own."""
-    draws, known, truth = np.random.default_rng(0), AcceptanceEstimator(GRID, 2.0, 0.6, 0.5, 4.0), (0.8, 0.6, 0.4)
-    cell, found = 1, []
+    draws, estimator, truth = np.random.default_rng(0), AcceptanceEstimator(GRID, 2.0, 0.6, 0.5, 4.0), (0.8, 0.6, 0.4)
+    cell, level_chances = 1, []
     while cell < 1500:
-        all_so_far = np.diff([0.0, *promised(known, cell, 3)])
-        found.append(all_so_far / [1.0, *all_so_far[:-1]])
-        kept: list[bool] = []
-        while len(kept) < 3 and all(kept):
-            kept.append(bool(draws.random() < truth[len(kept)]))
-        known.learn(cell, kept)
-        cell += len(kept)
-    mean = np.mean(found[len(found) // 2 :], axis=0)
+        all_so_far = np.diff([0.0, *promised(estimator, cell, 3)])
+        level_chances.append(all_so_far / [1.0, *all_so_far[:-1]])
+        accepted: list[bool] = []
+        while len(accepted) < 3 and all(accepted):
+            accepted.append(bool(draws.random() < truth[len(accepted)]))
+        estimator.learn(cell, accepted)
+        cell += len(accepted)
+    mean = np.mean(level_chances[len(level_chances) // 2 :], axis=0)
     assert np.all(np.diff(mean) < 0)
     # Neighbours tried at other levels pull the levels together, not past one another.
     assert mean == pytest.approx([0.71, 0.6, 0.5], abs=0.08)

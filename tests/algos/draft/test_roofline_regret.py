@@ -48,17 +48,17 @@ def ms_per_token(policy: Roofline, acceptance: tuple[float, float], fixed: int |
     verify = np.interp(np.arange(1, policy.most_nodes + 1), *zip(*policy.verify_ms, strict=True))
     assert len(verify) == costs.most + 1
     for _ in range(PICTURES):
-        kept = random.random(GRID.cells) < np.linspace(*acceptance, GRID.cells)
+        accept_mask = random.random(GRID.cells) < np.linspace(*acceptance, GRID.cells)
         policy.begin(GRID)
         cell = 1
         while cell < GRID.cells:
-            left = GRID.cells - cell
+            remaining = GRID.cells - cell
             drafts = fixed
             if drafts is None:
-                chosen = policy.choose(WindowOnly(), Budget(left, policy.most_nodes))
+                chosen = policy.choose(WindowOnly(), Budget(remaining, policy.most_nodes))
                 drafts = chosen.levels
-            drafts = min(drafts, left)
-            window = kept[cell : cell + drafts]
+            drafts = min(drafts, remaining)
+            window = accept_mask[cell : cell + drafts]
             accepted = drafts if window.all() else int(window.argmin())
             if fixed is None:
                 policy.observe(chain(drafts), Verdict(tuple(range(1, accepted + 1)), 0), cell)
@@ -126,8 +126,8 @@ def test_rivals_of_a_leading_window_are_forecast_once_in_an_interval(monkeypatch
 def test_rivals_are_forecast_anew_where_something_else_was_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Roofline(CURVES["flat"], trees=False, sibling_trial=1, lookahead_interval=8, windows=1)
     policy.begin(GRID)
-    drawn = policy.choose(WithSiblings(), Budget(500, policy.most_nodes))
-    assert drawn.kind == "drawn"
+    choice = policy.choose(WithSiblings(), Budget(500, policy.most_nodes))
+    assert choice.kind == "drawn"
     policy.observe(chain(1), Verdict((1,), 0), 1)
     trial = policy.choose(WithSiblings(), Budget(500, policy.most_nodes))
     policy.observe(chain(trial.levels), Verdict(tuple(range(1, trial.levels + 1)), 0), 3)

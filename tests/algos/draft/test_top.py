@@ -24,16 +24,16 @@ def test_top_is_what_sorting_finds(
     weights = rng.integers(1, levels + 1, (rows, vocab_size)) * (rng.random((rows, vocab_size)) >= empty)
     weights[:, rng.integers(vocab_size)] += 1
     distributions = (weights / weights.sum(axis=1, keepdims=True)).astype(dtype)
-    found = top(distributions, count)
-    assert found.tokens.shape == found.probs.shape == (rows, min(count, vocab_size))
-    assert found.tokens.dtype == np.int64
-    assert found.probs.dtype == np.float64
-    for distribution, tokens, probs in zip(distributions, found.tokens, found.probs, strict=True):
-        wanted = np.argsort(-distribution, kind="stable")[:count]
-        wanted = wanted[distribution[wanted] > 0]
-        np.testing.assert_array_equal(tokens[: wanted.size], wanted)
-        np.testing.assert_array_equal(probs[: wanted.size], distribution[wanted].astype(np.float64))
-        assert not probs[wanted.size :].any()
+    likeliest = top(distributions, count)
+    assert likeliest.tokens.shape == likeliest.probs.shape == (rows, min(count, vocab_size))
+    assert likeliest.tokens.dtype == np.int64
+    assert likeliest.probs.dtype == np.float64
+    for distribution, tokens, probs in zip(distributions, likeliest.tokens, likeliest.probs, strict=True):
+        expected = np.argsort(-distribution, kind="stable")[:count]
+        expected = expected[distribution[expected] > 0]
+        np.testing.assert_array_equal(tokens[: expected.size], expected)
+        np.testing.assert_array_equal(probs[: expected.size], distribution[expected].astype(np.float64))
+        assert not probs[expected.size :].any()
 
 
 def test_a_distribution_that_rounds_above_one_is_cut_at_one() -> None:
