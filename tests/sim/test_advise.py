@@ -30,12 +30,12 @@ def drafter_of(trace: Trace) -> np.ndarray:
 def test_a_better_drafter_closes_exactly_the_share(trace: Trace) -> None:
     target = dense(trace.target_tokens, trace.target_probs, trace.vocab_size)[:, None]
     apart = 1.0 - overlap(target, drafter_of(trace))
-    better, kept = with_drafter(trace, 0.2, True)
+    better, mean_overlap = with_drafter(trace, 0.2, True)
     assert 1.0 - overlap(target, drafter_of(better)) == pytest.approx(0.8 * apart, abs=1e-6)
-    assert kept == pytest.approx(1.0 - 0.8 * apart[:, 0, 1:].mean(), abs=1e-6)
+    assert mean_overlap == pytest.approx(1.0 - 0.8 * apart[:, 0, 1:].mean(), abs=1e-6)
     worse, less = with_drafter(trace, 0.2, False)
     assert drafter_of(worse) == pytest.approx(0.8 * drafter_of(trace) + 0.2 / 24, abs=1e-6)
-    assert less < kept
+    assert less < mean_overlap
 
 
 def test_intervals_are_over_recorded_images(trace: Trace) -> None:

@@ -28,12 +28,12 @@ def test_draws_invert_the_cumulated_distribution(name: str, most: int, monkeypat
     rows = generator.integers(distributions.shape[0], size=(50, 1))
     uniforms = generator.random((50, 40))
     uniforms[:, 0], uniforms[:, 1], uniforms[:, 2] = 0.0, 1.0 - 2.0**-53, 0.5
-    found = draws(rows, uniforms)
+    actual = draws(rows, uniforms)
     clear = np.abs(steps[rows] - uniforms[..., None]).min(axis=2) > 1e-8  # elsewhere rounding may decide
     expected = (steps[rows] <= uniforms[..., None]).sum(axis=2)
-    assert np.array_equal(found[clear], expected[clear])
+    assert np.array_equal(actual[clear], expected[clear])
     assert clear.mean() > 0.8
-    assert (distributions[rows, found] > 0.0).all()
+    assert (distributions[rows, actual] > 0.0).all()
 
 
 @pytest.mark.parametrize("cell", [1, 5, 6, 7, 12, 23])

@@ -209,10 +209,10 @@ def draws_the_enumerated_distribution(
     for trace, weight in enumerate_decoding(*models, scheme.policy, scheme.rule, MOST_NODES).items():
         outcome = (*trace.tokens, len(trace.accepted))
         exact[outcome] = exact.get(outcome, 0.0) + weight
-    found = run_lockstep(model, scheme, 60000, 1)
-    seen = Counter(map(tuple, np.column_stack([found.canvas, found.runs.cycles + 1]).tolist()))
+    samples = run_lockstep(model, scheme, 60000, 1)
+    seen = Counter(map(tuple, np.column_stack([samples.canvas, samples.runs.cycles + 1]).tolist()))
     assert sum(exact.values()) == pytest.approx(1.0)
-    expected = {outcome: found.runs.images * weight for outcome, weight in exact.items() if weight > 1e-12}
+    expected = {outcome: samples.runs.images * weight for outcome, weight in exact.items() if weight > 1e-12}
     assert seen.keys() <= expected.keys()
     squares = sum((seen[outcome] - count) ** 2 / count for outcome, count in expected.items())
     assert squares < len(expected) + 5.0 * np.sqrt(2.0 * len(expected)), (squares, len(expected))
@@ -232,11 +232,11 @@ def test_plain_runs_draw_from_the_targets_own_distribution(height: int, width: i
             row = model.target[model.rows(np.zeros(1, dtype=np.int64), np.array([cell]), left, upper)[0]]
             longer |= {(*tokens, token): weight * float(row[token] / row.sum()) for token in range(3)}
         exact = longer
-    found = run_plain(model, 40_000, 1)
-    assert (found.runs.verify.sum(axis=1) == model.grid.cells).all()
-    assert (found.canvas >= 0).all()
-    seen = Counter(map(tuple, found.canvas.tolist()))
-    expected = {tokens: found.runs.images * weight for tokens, weight in exact.items() if weight > 1e-12}
+    samples = run_plain(model, 40_000, 1)
+    assert (samples.runs.verify.sum(axis=1) == model.grid.cells).all()
+    assert (samples.canvas >= 0).all()
+    seen = Counter(map(tuple, samples.canvas.tolist()))
+    expected = {tokens: samples.runs.images * weight for tokens, weight in exact.items() if weight > 1e-12}
     assert sum(exact.values()) == pytest.approx(1.0)
     assert seen.keys() <= expected.keys()
     squares = sum((seen[tokens] - count) ** 2 / count for tokens, count in expected.items())
@@ -253,11 +253,11 @@ def one_row(error: float, vocab_size: int = 12) -> TableModel:
 @pytest.mark.parametrize("length", [1, 3, 6])
 def test_a_chain_on_one_row_follows_the_closed_form(length: int) -> None:
     model = one_row(0.6)
-    kept = float(overlap(model.target[0], model.draft[0, 0]))
-    assert kept == pytest.approx(best_acceptance_iid(model.target[0], model.draft[0, 0], 1))
+    acceptance = float(overlap(model.target[0], model.draft[0, 0]))
+    assert acceptance == pytest.approx(best_acceptance_iid(model.target[0], model.draft[0, 0], 1))
     runs = run_lockstep(model, make_scheme(model, "chain", "chain", {"length": length}), 300, 0).runs
     # Near the image's end chains are cut: leave room for one chain's worth of tokens.
-    assert tokens_per_cycle(runs).mean == pytest.approx(chain_tokens(kept, length), rel=0.03)
+    assert tokens_per_cycle(runs).mean == pytest.approx(chain_tokens(acceptance, length), rel=0.03)
 
 
 def test_a_static_tree_on_one_row_follows_its_acceptance_vector() -> None:
@@ -288,16 +288,16 @@ def test_row_fronts_take_the_steps_of_the_closed_form(window: int) -> None:
 def test_contexts_found_at_once_are_those_found_one_by_one(grid: tuple[int, int]) -> None:
     """Deep trees read the upper token from their own path, and the last cell repeats past the image's end."""
     model, draws = small(height=grid[0], width=grid[1]), np.random.default_rng(0)
-    tokens, known = draws.integers(24, size=model.grid.cells), 0
+    tokens, length = draws.integers(24, size=model.grid.cells), 0
     target, drafter = TableTarget(model, 3), TableDrafter(model, 3)
     drafter.begin(target.begin())
-    while known < model.grid.cells:
+    while length < model.grid.cells:
         parents = np.array([-1, 0, 0, 1, 1, 3, 5, 6])
         tree = DraftTree(draws.integers(24, size=8), parents, "top_k", np.empty((0, 24)), np.full(8, -1))
         paths = [[int(tree.tokens[node]) for node in (0, *tree.path_to(node))] for node in range(8)]
         rows = []
         for path in paths:
-            before = [*tokens[:known].tolist(), *path]
+            before = [*tokens[:length].tolist(), *path]
             cell = min(len(before), model.grid.cells - 1)
             above = cell - model.grid.width
             upper = before[above] if above >= 0 else NO_TOKEN
@@ -306,12 +306,12 @@ def test_contexts_found_at_once_are_those_found_one_by_one(grid: tuple[int, int]
         assert np.array_equal(target.score(tree).probs, model.target[rows])
         drafted = [drafter.expand(tree.tokens[some], parents[some]) for some in (slice(0, 1), slice(1, 3), slice(3, 8))]
         assert np.array_equal(np.concatenate(drafted), model.draft[0][rows])
-        kept = (1,) if known + 2 <= model.grid.cells else ()
-        verdict = Verdict(kept, 0)
+        accepted = (1,) if length + 2 <= model.grid.cells else ()
+        verdict = Verdict(accepted, 0)
         target.commit(tree, verdict)
         drafter.commit(tree, verdict, Scored(model.target[:1]))
-        tokens[known : known + 1 + len(kept)] = tree.tokens[[0, *kept]]
-        known += 1 + len(kept)
+        tokens[length : length + 1 + len(accepted)] = tree.tokens[[0, *accepted]]
+        length += 1 + len(accepted)
 
 
 def test_closed_forms() -> None:
@@ -359,8 +359,8 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     runs = run_lockstep(one_row(0.5), make_scheme(one_row(0.5), "chain", "chain", {"length": 2}), 1200, 99).runs
     costs = MeasuredCosts("papers", ((1, 1.0), (8, 1.0)), ((1, 0.1), (8, 0.1)))
     truth = speedup(runs, costs).mean
-    found = [speedup(some(runs, slice(start, start + 30)), costs) for start in range(0, 1200, 30)]
-    covered = sum(one.low <= truth <= one.high for one in found)
+    intervals = [speedup(some(runs, slice(start, start + 30)), costs) for start in range(0, 1200, 30)]
+    covered = sum(one.low <= truth <= one.high for one in intervals)
     assert covered >= 33  # of 40 at 95 %; fewer has a chance below 1 in 500
     figures = np.array([1.0, 2.0, 4.0, 9.0])
     plain = ratio(figures, np.ones(4))

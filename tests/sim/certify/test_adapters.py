@@ -46,11 +46,11 @@ def found_on(tmp_path, body, interface="function", case=CASE, seconds=None):
     ],
 )
 def test_what_no_verifier_may_do_is_a_finding(tmp_path, body, kind, detail):
-    found = found_on(tmp_path, body, seconds={"crash": 120.0, "hang": 1.0}.get(kind))
-    assert found.failed
-    assert found.fault.kind == kind
-    assert re.search(detail, found.fault.detail)
-    assert len(found.fault_noise) == 4
+    measurement = found_on(tmp_path, body, seconds={"crash": 120.0, "hang": 1.0}.get(kind))
+    assert measurement.failed
+    assert measurement.fault.kind == kind
+    assert re.search(detail, measurement.fault.detail)
+    assert len(measurement.fault_noise) == 4
 
 
 def test_a_verifier_that_stopped_is_started_anew(tmp_path):
@@ -119,15 +119,15 @@ def test_programs_that_fail_are_findings(tmp_path, program, kind, detail):
     path = tmp_path / "program.py"
     path.write_text(program)
     with open_isolated(Spec(f"{sys.executable} {path}", "process"), 1.0 if kind == "hang" else 120.0) as verifier:
-        found = measure(CASE, verifier, QUICK)
-    assert found.fault.kind == kind
-    assert detail in found.fault.detail
+        measurement = measure(CASE, verifier, QUICK)
+    assert measurement.fault.kind == kind
+    assert detail in measurement.fault.detail
 
 
 def test_a_right_program_passes():
     with open_isolated(Spec(f"{sys.executable} {EXAMPLES / 'verifier_process.py'}", "process"), 120.0) as verifier:
-        found = certify(verifier, "top_k", count=2, effort=QUICK)
-    assert found.lossless
+        certificate = certify(verifier, "top_k", count=2, effort=QUICK)
+    assert certificate.lossless
 
 
 @pytest.mark.parametrize(

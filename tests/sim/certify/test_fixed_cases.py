@@ -24,8 +24,8 @@ class AskedOnce(Verifier):
     def decide(self, drafts, noise):
         keys = [(id(draft), row.tobytes()) for draft, row in zip(drafts, noise, strict=True)]
         new = [place for place, key in enumerate(keys) if key not in self.known]
-        found = self.verifier.decide([drafts[place] for place in new], noise[new])
-        self.known.update(zip([keys[place] for place in new], found, strict=True))
+        decisions = self.verifier.decide([drafts[place] for place in new], noise[new])
+        self.known.update(zip([keys[place] for place in new], decisions, strict=True))
         return [self.known[key] for key in keys]
 
 
@@ -44,14 +44,14 @@ def test_every_slip_is_caught_by_a_fixed_case_at_every_seed(name, drawn):
 @pytest.mark.parametrize("chain", [False, True])
 def test_a_right_verifier_passes_the_fixed_cases(drawn, chain):
     for case in fixed_cases(drawn, chain):
-        found = measure(case, WalkVerifier(RIGHT), Effort(checks=64))
-        assert not found.failed
-        assert found.total_variation < 1e-12
+        measurement = measure(case, WalkVerifier(RIGHT), Effort(checks=64))
+        assert not measurement.failed
+        assert measurement.total_variation < 1e-12
 
 
 def test_a_residual_that_is_not_normalised_where_it_has_two_tokens_is_biased_as_reported():
-    found = measure(REPORTED, WalkVerifier(BY_NAME["pair-not-normalised"].verify))
-    assert found.total_variation == pytest.approx(1 / 7, abs=0.01)
+    measurement = measure(REPORTED, WalkVerifier(BY_NAME["pair-not-normalised"].verify))
+    assert measurement.total_variation == pytest.approx(1 / 7, abs=0.01)
     assert REPORTED in fixed_cases("iid", False)
     assert not certify(WalkVerifier(BY_NAME["pair-not-normalised"].verify), "iid", count=3, shrink_seconds=0).lossless
 
@@ -71,9 +71,9 @@ def test_shrinking_takes_away_every_part_that_the_failure_does_not_need():
     def fails(case):
         return case.parents.count(0) >= 2 and any(row[0] >= 2 for row in case.target)
 
-    found, smallest = shrink(fails, large, 10.0)
+    result, smallest = shrink(fails, large, 10.0)
     assert smallest
-    assert found == VerifierCase(2, (-1, 0, 0), "iid", ((2, 0),), ((1, 0),)) or case_size(found) <= (3, 2, 2, 0, 3)
+    assert result == VerifierCase(2, (-1, 0, 0), "iid", ((2, 0),), ((1, 0),)) or case_size(result) <= (3, 2, 2, 0, 3)
 
 
 def test_shrinking_stops_in_time():

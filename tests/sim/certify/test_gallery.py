@@ -45,33 +45,33 @@ def test_the_gallery_is_large_enough():
 )
 def test_every_slip_is_caught_and_named(name, drawn):
     # One kind of trees each, in turn; docs/results/exactness.md has a record of all of them.
-    found = judged(f"gallery:{name}", drawn)
-    assert not found.lossless
-    assert failing_node(found.first.measured) is not None
-    assert found.looks_like is not None
-    assert name in found.looks_like.names
-    assert found.looks_like.same
+    certificate = judged(f"gallery:{name}", drawn)
+    assert not certificate.lossless
+    assert failing_node(certificate.first.measured) is not None
+    assert certificate.looks_like is not None
+    assert name in certificate.looks_like.names
+    assert certificate.looks_like.same
 
 
 @pytest.mark.parametrize("name", WRONG_KERNELS)
 def test_every_wrong_kernel_is_caught(name):
-    found = judged(kernel(name), count=2 if name.startswith("flat") else 6)
-    assert not found.lossless
-    assert failing_node(found.first.measured) is not None
+    certificate = judged(kernel(name), count=2 if name.startswith("flat") else 6)
+    assert not certificate.lossless
+    assert failing_node(certificate.first.measured) is not None
 
 
 @pytest.mark.parametrize(("name", "count"), [(name, 4 if name.startswith("flat") else 12) for name in RIGHT_KERNELS])
 def test_every_right_kernel_passes(name, count):
-    found = judged(kernel(name), count=count)
-    assert found.lossless
-    assert found.cases == count
+    certificate = judged(kernel(name), count=count)
+    assert certificate.lossless
+    assert certificate.cases == count
 
 
 @pytest.mark.parametrize("drawn", DRAWN)
 def test_the_walk_with_nothing_exchanged_passes(drawn):
-    found = judged("gallery:right", drawn, seed=1)
-    assert found.lossless
-    assert found.largest < 1e-12
+    certificate = judged("gallery:right", drawn, seed=1)
+    assert certificate.lossless
+    assert certificate.largest < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_the_walk_with_nothing_exchanged_passes(drawn):
     ],
 )
 def test_our_lossless_rules_pass(name, drawn):
-    found = judged(f"rule:{name}", drawn, seed=2)
-    assert found.lossless
-    assert found.how == ("decisions",)
+    certificate = judged(f"rule:{name}", drawn, seed=2)
+    assert certificate.lossless
+    assert certificate.how == ("decisions",)
 
 
 @pytest.mark.parametrize("drawn", DRAWN)
@@ -102,21 +102,21 @@ def test_quantiles_agree_with_recorded_decisions(drawn):
 
 def test_the_smallest_case_is_small():
     pytest.importorskip("hypothesis")
-    found = certify(CallableVerifier(BY_NAME["no-residual"].verify), "top_k", effort=QUICK, shrink_seconds=20)
-    assert found.first.shrunk
-    assert len(found.first.case.parents) == 2
-    assert found.first.case.vocab_size == 2
-    assert case_size(found.first.case) < case_size(seeded_cases("top_k", False, 24)[0])
-    assert "no-residual" in found.looks_like.names
+    certificate = certify(CallableVerifier(BY_NAME["no-residual"].verify), "top_k", effort=QUICK, shrink_seconds=20)
+    assert certificate.first.shrunk
+    assert len(certificate.first.case.parents) == 2
+    assert certificate.first.case.vocab_size == 2
+    assert case_size(certificate.first.case) < case_size(seeded_cases("top_k", False, 24)[0])
+    assert "no-residual" in certificate.looks_like.names
 
 
 def test_a_right_verifier_of_diagonals_is_judged_by_samples():
     def turned(draft, uniforms):
         return RIGHT(draft, np.append(uniforms[:-1], (uniforms[-1] + uniforms[0]) % 1.0))
 
-    found = certify(CallableVerifier(turned), "top_k", count=3, effort=Effort(checks=64, most=2000, margin=0.1))
-    assert found.lossless
-    assert "samples" in found.how
+    certificate = certify(CallableVerifier(turned), "top_k", count=3, effort=Effort(checks=64, most=2000, margin=0.1))
+    assert certificate.lossless
+    assert "samples" in certificate.how
 
 
 @pytest.mark.parametrize("margin", [0.05, 0.1])
@@ -128,15 +128,15 @@ def test_samples_find_what_is_off_by_the_margin(margin):
 
     case = VerifierCase(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
     effort = Effort(margin=margin)
-    found = measure(case, CallableVerifier(biased, "seeds"), effort)
-    assert found.failed
-    assert 0.0 < found.difference.lowest <= found.difference.total_variation
+    measurement = measure(case, CallableVerifier(biased, "seeds"), effort)
+    assert measurement.failed
+    assert 0.0 < measurement.difference.lowest <= measurement.difference.total_variation
     right = CallableVerifier(lambda draft, seed: Verdict((), int(np.random.default_rng(seed).random() < 0.5)), "seeds")
     assert not measure(case, right, effort).failed
 
 
 def test_no_sample_of_a_certain_token_is_an_alarm():
     case = VerifierCase(2, (-1, 0), "top_k", ((1, 0),), ((0, 1),))
-    found = measure(case, CallableVerifier(lambda draft, seed: Verdict((), 0), "seeds"), Effort(margin=0.2))
-    assert not found.failed
+    measurement = measure(case, CallableVerifier(lambda draft, seed: Verdict((), 0), "seeds"), Effort(margin=0.2))
+    assert not measurement.failed
     assert measure(case, CallableVerifier(lambda draft, seed: Verdict((1,), 0), "seeds"), Effort(margin=0.2)).failed

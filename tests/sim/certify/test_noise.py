@@ -62,8 +62,8 @@ def accepted(draft_probs, target_probs, tokens, noise):
     """Speculative sampling by `random.random`; the row that the extra token is drawn from."""
     for place, token in enumerate(tokens):
         if not noise() * draft_probs[place, token] < target_probs[place, token]:
-            left = np.maximum(target_probs[place] - draft_probs[place], 0.0)
-            return place, left if left.any() else target_probs[place]
+            residual = np.maximum(target_probs[place] - draft_probs[place], 0.0)
+            return place, residual if residual.any() else target_probs[place]
     return len(tokens), target_probs[len(tokens)]
 
 
@@ -75,8 +75,8 @@ def tensorrt(draft_probs, target_probs, draft_tokens):
 def transformers(candidate_input_ids, candidate_logits, candidate_length, new_logits):
     tokens = candidate_input_ids[0, 1:].tolist()
     assert len(tokens) == candidate_length
-    found = tensorrt(np.exp(candidate_logits[0]), np.exp(new_logits[0]), tokens)
-    return np.array([found]), len(found) - 1
+    output_tokens = tensorrt(np.exp(candidate_logits[0]), np.exp(new_logits[0]), tokens)
+    return np.array([output_tokens]), len(output_tokens) - 1
 
 
 def eagle(logits, candidates, retrieve_indices, logits_processor, skipped=False):
@@ -85,19 +85,19 @@ def eagle(logits, candidates, retrieve_indices, logits_processor, skipped=False)
     while True:
         rows = [row for row, one in enumerate(retrieve_indices.tolist()) if one[: len(path)] == path]
         scores = logits[rows[0], len(path) - 1]
-        left = np.exp(logits_processor(None, scores))
-        left /= left.sum()
-        kept = None
+        probs = np.exp(logits_processor(None, scores))
+        probs /= probs.sum()
+        accepted_node = None
         for row in rows:
             place = len(path)
-            if place < candidates.shape[1] and candidates[row, place] >= 0 and left[candidates[row, place]] >= 0:
-                if random.random() * left.sum() < left[candidates[row, place]]:
-                    kept = int(retrieve_indices[row, place])
+            if place < candidates.shape[1] and candidates[row, place] >= 0 and probs[candidates[row, place]] >= 0:
+                if random.random() * probs.sum() < probs[candidates[row, place]]:
+                    accepted_node = int(retrieve_indices[row, place])
                     break
-                left[candidates[row, place]] = 0.0
-        if kept is None:
-            return rows[0], len(path) - 1, np.exp(scores) if skipped else left
-        path.append(kept)
+                probs[candidates[row, place]] = 0.0
+        if accepted_node is None:
+            return rows[0], len(path) - 1, np.exp(scores) if skipped else probs
+        path.append(accepted_node)
 
 
 def vllm_block(
@@ -112,14 +112,14 @@ def vllm_block(
 ):
     count, n, size = len(num_draft_tokens), max_spec_len, draft_probs.shape[1]
     target, draft = target_probs.reshape(count, n + 1, size), draft_probs.reshape(count, n, size)
-    found = np.full((count, n + 1), -1, dtype=np.int64)
+    output_tokens = np.full((count, n + 1), -1, dtype=np.int64)
     for one in range(count):
         tokens = draft_token_ids[one * n : (one + 1) * n].tolist()
         noise = iter(uniform_probs[one * n : (one + 1) * n].tolist())
-        kept, row = accepted(draft[one], target[one], tokens, lambda noise=noise: next(noise))
-        found[one, :kept] = tokens[:kept]
-        found[one, kept] = int(np.argmax(row / exponential_noise[one, kept]))
-    return found
+        accepted_count, row = accepted(draft[one], target[one], tokens, lambda noise=noise: next(noise))
+        output_tokens[one, :accepted_count] = tokens[:accepted_count]
+        output_tokens[one, accepted_count] = int(np.argmax(row / exponential_noise[one, accepted_count]))
+    return output_tokens
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def vllm_block(
     [("tensorrt-llm", tensorrt, 2), ("transformers", transformers, 2), ("vllm-block", vllm_block, 1)],
 )
 def test_right_verifiers_of_chains_pass_in_their_layouts(interface, verify, count):
-    found = certify(verifier_of(verify, interface), "iid", True, count, effort=QUICK, shrink_seconds=0)
-    assert found.verdict == "lossless"
-    assert found.bits == 24
+    certificate = certify(verifier_of(verify, interface), "iid", True, count, effort=QUICK, shrink_seconds=0)
+    assert certificate.verdict == "lossless"
+    assert certificate.bits == 24
 
 
 def test_eagle_s_layout_holds_trees_and_processors():
-    found = certify(verifier_of(eagle, "eagle"), "top_k", False, 6, effort=QUICK, shrink_seconds=0)
-    assert found.verdict == "lossless"
+    certificate = certify(verifier_of(eagle, "eagle"), "top_k", False, 6, effort=QUICK, shrink_seconds=0)
+    assert certificate.verdict == "lossless"
     skipping = verifier_of(lambda **arrays: eagle(**arrays, skipped=True), "eagle")
     assert certify(skipping, "top_k", False, 6, effort=QUICK, shrink_seconds=0).verdict == "biased"
 

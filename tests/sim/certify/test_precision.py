@@ -31,10 +31,10 @@ def by_float32(draft, uniforms):
 def test_the_precision_of_a_function_is_found(bits, drawn):
     verifier = CallableVerifier(in_precision(bits))
     assert find_bits(verifier, precision_case(drawn)) == bits
-    found = certify(verifier, drawn, count=2, effort=QUICK, shrink_seconds=0)
-    assert found.verdict == "lossless"
-    assert found.bits == bits
-    assert found.largest <= EXACT[bits]
+    certificate = certify(verifier, drawn, count=2, effort=QUICK, shrink_seconds=0)
+    assert certificate.verdict == "lossless"
+    assert certificate.bits == bits
+    assert certificate.largest <= EXACT[bits]
 
 
 def test_a_function_that_rounds_its_uniforms_is_one_of_float32():
@@ -49,8 +49,8 @@ def test_a_precision_that_is_asked_for_is_kept():
 
 def test_a_wrong_function_of_float32_is_still_biased():
     wrong = CallableVerifier(lambda draft, uniforms: BY_NAME["no-residual"].verify(round_draft(draft, 24), uniforms))
-    found = certify(wrong, "top_k", count=2, effort=QUICK, shrink_seconds=0)
-    assert (found.verdict, found.bits) == ("biased", 24)
+    certificate = certify(wrong, "top_k", count=2, effort=QUICK, shrink_seconds=0)
+    assert (certificate.verdict, certificate.bits) == ("biased", 24)
 
 
 def test_rounding_is_to_nearest_even():
@@ -62,19 +62,19 @@ def test_rounding_is_to_nearest_even():
 
 def test_a_boundary_is_no_bias_and_a_bias_behind_one_is_not_hidden():
     at_zero = BY_NAME["accept-at-zero"].verify
-    found = certify(CallableVerifier(at_zero), "top_k", count=3, effort=QUICK, shrink_seconds=1)
-    assert found.verdict == "lossless but for a boundary"
-    assert [one.kind for one in found.findings] == ["boundary"]
+    certificate = certify(CallableVerifier(at_zero), "top_k", count=3, effort=QUICK, shrink_seconds=1)
+    assert certificate.verdict == "lossless but for a boundary"
+    assert [one.kind for one in certificate.findings] == ["boundary"]
     both = TokenWiseWalk(
         accept=lambda uniform, target, draft: uniform * draft <= target,
         bonus=lambda draft, node: draft.raw_probs[node],  # shows with a banned token only
     )
-    found = certify(CallableVerifier(both), "top_k", count=4, effort=QUICK, shrink_seconds=3)
-    assert found.verdict == "biased"
-    assert [one.kind for one in found.findings] == ["biased", "boundary"]
-    assert found.first.total_variation == found.largest > 0.05
-    assert found.first.measured.total_variation >= 0.5 * found.largest  # the smallest case still shows it
-    assert sum(one.count for one in found.findings) <= found.cases
+    certificate = certify(CallableVerifier(both), "top_k", count=4, effort=QUICK, shrink_seconds=3)
+    assert certificate.verdict == "biased"
+    assert [one.kind for one in certificate.findings] == ["biased", "boundary"]
+    assert certificate.first.total_variation == certificate.largest > 0.05
+    assert certificate.first.measured.total_variation >= 0.5 * certificate.largest  # the smallest case still shows it
+    assert sum(one.count for one in certificate.findings) <= certificate.cases
 
 
 def test_a_promise_is_judged_by_the_largest_case():
@@ -84,16 +84,18 @@ def test_a_promise_is_judged_by_the_largest_case():
         return (), min(int(np.searchsorted(np.cumsum(row), uniforms[-1], side="right")), len(row) - 1)
 
     for promise, verdict in ((None, "biased"), (0.05, "biased"), (0.1, "within its bound")):
-        found = certify(
+        certificate = certify(
             CallableVerifier(mixed), "top_k", count=3, effort=QUICK, shrink_seconds=0, promise=promise
         )  # fmt: skip
-        assert found.verdict == verdict
-        assert found.largest <= 0.1 + 1e-9
+        assert certificate.verdict == verdict
+        assert certificate.largest <= 0.1 + 1e-9
 
 
 def test_every_case_is_judged_and_counted():
     case = VerifierCase(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
     assert case in [case, *fixed_cases("top_k", False)]
-    found = certify(CallableVerifier(BY_NAME["no-residual"].verify), "top_k", count=5, effort=QUICK, shrink_seconds=0)
-    assert found.cases == 5
-    assert 1 <= found.count("biased") <= 5
+    certificate = certify(
+        CallableVerifier(BY_NAME["no-residual"].verify), "top_k", count=5, effort=QUICK, shrink_seconds=0
+    )
+    assert certificate.cases == 5
+    assert 1 <= certificate.count("biased") <= 5

@@ -13,13 +13,13 @@ BITS = 20
 
 
 def shares(decide, dims, bits=BITS, **options):
-    found = find_boxes(
+    boxes = find_boxes(
         lambda items, points: [decide(*point) for point in (points * 2.0**-bits).tolist()], [1.0], dims, bits, **options
     )
     parts = {}
-    for box in found.found:
+    for box in boxes.found:
         parts.setdefault(box.outcome, []).append(box.volume(bits))
-    return {outcome: fsum(volumes) for outcome, volumes in parts.items()}, found
+    return {outcome: fsum(volumes) for outcome, volumes in parts.items()}, boxes
 
 
 @st.composite
@@ -50,8 +50,10 @@ def volumes(tree, low, high):
     parts = {}
     for half, own_low, own_high in ((below, low[dim], cut), (above, cut, high[dim])):
         if own_low < own_high:
-            own = volumes(half, (*low[:dim], own_low, *low[dim + 1 :]), (*high[:dim], own_high, *high[dim + 1 :]))
-            for outcome, volume in own.items():
+            half_volumes = volumes(
+                half, (*low[:dim], own_low, *low[dim + 1 :]), (*high[:dim], own_high, *high[dim + 1 :])
+            )
+            for outcome, volume in half_volumes.items():
                 parts[outcome] = parts.get(outcome, 0.0) + volume
     return parts
 
@@ -59,30 +61,30 @@ def volumes(tree, low, high):
 @settings(max_examples=60, deadline=None)
 @given(decision_trees())
 def test_decision_trees_are_measured_exactly(tree):
-    wanted = volumes(tree, (0.0,) * 3, (1.0,) * 3)
-    found, _ = shares(lambda *uniforms: decide(tree, uniforms), 3)
-    assert set(found) == set(wanted)
-    assert all(abs(found[outcome] - wanted[outcome]) < 1e-12 for outcome in wanted)
+    expected = volumes(tree, (0.0,) * 3, (1.0,) * 3)
+    actual, _ = shares(lambda *uniforms: decide(tree, uniforms), 3)
+    assert set(actual) == set(expected)
+    assert all(abs(actual[outcome] - expected[outcome]) < 1e-12 for outcome in expected)
 
 
 def test_a_single_uniform_of_zero_is_found():
-    found, _ = shares(lambda one, two: one == 0.0, 2, bits=53)
-    assert found == {True: 2.0**-53, False: 1.0 - 2.0**-53}
+    actual, _ = shares(lambda one, two: one == 0.0, 2, bits=53)
+    assert actual == {True: 2.0**-53, False: 1.0 - 2.0**-53}
 
 
 def test_the_largest_uniform_below_one_is_found():
-    found, _ = shares(lambda one: one > 1.0 - 2.0**-52, 1, bits=53)
-    assert found[True] == 2.0**-53
+    actual, _ = shares(lambda one: one > 1.0 - 2.0**-52, 1, bits=53)
+    assert actual[True] == 2.0**-53
 
 
 def test_a_strip_between_corners_that_agree_is_found():
-    found, _ = shares(lambda one, two: 0.4 <= one < 0.45, 2)
-    assert abs(found[True] - 0.05) < 2**-BITS
+    actual, _ = shares(lambda one, two: 0.4 <= one < 0.45, 2)
+    assert abs(actual[True] - 0.05) < 2**-BITS
 
 
 def test_what_stays_unseen_is_told():
-    _, found = shares(lambda one: one < 0.5, 1, checks=1000)
-    assert found.unseen == pytest.approx(np.log(1000) / 1000)
+    _, boxes = shares(lambda one: one < 0.5, 1, checks=1000)
+    assert boxes.unseen == pytest.approx(np.log(1000) / 1000)
 
 
 def test_a_diagonal_is_no_decision_tree():
@@ -91,5 +93,5 @@ def test_a_diagonal_is_no_decision_tree():
 
 
 def test_many_uniforms_probe_fewer_corners():
-    found, _ = shares(lambda *uniforms: sum(one < 0.25 for one in uniforms[:2]), 9)
-    assert found == pytest.approx({0: 0.5625, 1: 0.375, 2: 0.0625})
+    actual, _ = shares(lambda *uniforms: sum(one < 0.25 for one in uniforms[:2]), 9)
+    assert actual == pytest.approx({0: 0.5625, 1: 0.375, 2: 0.0625})

@@ -33,18 +33,18 @@ def test_every_mistake_of_drafter_and_verifier_is_caught_at_every_seed(slip):
 @pytest.mark.parametrize("slip", SESSION_SLIPS, ids=lambda slip: slip.name)
 def test_every_mistake_of_drafter_and_verifier_is_named(slip):
     effort = Effort(checks=64, cycles=slip.cycles)
-    found = certify(SessionVerifier(slip.session), "iid", True, 2, effort=effort, shrink_seconds=0)
-    assert found.verdict == "biased"
-    assert slip.name in found.looks_like.names
-    assert found.looks_like.same
+    certificate = certify(SessionVerifier(slip.session), "iid", True, 2, effort=effort, shrink_seconds=0)
+    assert certificate.verdict == "biased"
+    assert slip.name in certificate.looks_like.names
+    assert certificate.looks_like.same
 
 
 def test_noise_shared_by_drafter_and_recovery_has_the_size_that_was_reported():
     # Drafted from (.6, .2, .2) for a target of (.2, .4, .4). A rejected token 0 had a uniform below .6; five in six of
     # those lie below .5 and recover token 1, whose share becomes .2 + .4 * 5 / 6.
     case = VerifierCase(3, (-1, 0), "iid", ((1, 2, 2),), ((3, 1, 1),))
-    found = measure(case, SessionVerifier(SESSIONS["noise-shared-with-recovery"].session), Effort(checks=64))
-    assert found.difference.found == pytest.approx((0.2, 0.2 + 0.4 * 5 / 6, 0.2 + 0.4 / 6), abs=1e-9)
+    measurement = measure(case, SessionVerifier(SESSIONS["noise-shared-with-recovery"].session), Effort(checks=64))
+    assert measurement.difference.found == pytest.approx((0.2, 0.2 + 0.4 * 5 / 6, 0.2 + 0.4 / 6), abs=1e-9)
 
 
 def test_what_is_kept_between_cycles_shows_over_two_cycles_only():
@@ -58,10 +58,10 @@ def test_what_is_kept_between_cycles_shows_over_two_cycles_only():
 def test_a_right_session_is_lossless(cycles):
     cases = CHAINS[-1:] if cycles == 1 else repeated_cases("iid", True, cycles)[:2]
     for case in cases:
-        found = measure(case, SessionVerifier(RIGHT_SESSION), Effort(checks=64, cycles=cycles))
-        assert found.kind == "lossless"
-        assert found.how == "quantiles"
-        assert found.total_variation < 1e-12
+        measurement = measure(case, SessionVerifier(RIGHT_SESSION), Effort(checks=64, cycles=cycles))
+        assert measurement.kind == "lossless"
+        assert measurement.how == "quantiles"
+        assert measurement.total_variation < 1e-12
 
 
 @pytest.mark.parametrize("cycles", [2, 3])
@@ -69,9 +69,9 @@ def test_a_rule_is_enumerated_over_cycles(cycles):
     for rule in ("multi_round", "block"):
         verifier = open_verifier(Spec(f"rule:{rule}"))
         for case in repeated_cases("iid", True, cycles):
-            found = measure(case, verifier, Effort(cycles=cycles))
-            assert found.how == "decisions"
-            assert found.total_variation < 1e-12
+            measurement = measure(case, verifier, Effort(cycles=cycles))
+            assert measurement.how == "decisions"
+            assert measurement.total_variation < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_rule_is_enumerated_over_cycles(cycles):
     ],
 )
 def test_what_no_session_may_do_is_a_finding(step, kind):
-    found = measure(CHAINS[-1], SessionVerifier(lambda models: step), Effort(checks=64))
-    assert found.kind == "faulty"
-    assert found.fault.kind == kind
+    measurement = measure(CHAINS[-1], SessionVerifier(lambda models: step), Effort(checks=64))
+    assert measurement.kind == "faulty"
+    assert measurement.fault.kind == kind
 
 
 def test_a_session_cannot_change_what_it_is_judged_by():

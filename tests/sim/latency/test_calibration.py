@@ -45,9 +45,9 @@ def test_published_times_are_met_or_the_reason_is_said() -> None:
 def test_another_machine_misses_them(
     change: Callable[[machines.Machine], machines.Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = {machine.name: change(machine) for machine in MACHINES}
+    changed_machines = {machine.name: change(machine) for machine in MACHINES}
     before = len(missed())
-    monkeypatch.setattr(published_latencies, "MACHINES", known)
+    monkeypatch.setattr(published_latencies, "MACHINES", changed_machines)
     assert len(missed()) > before
 
 

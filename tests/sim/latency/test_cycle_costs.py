@@ -51,8 +51,8 @@ def field() -> TableModel:
     return make_synthetic_model("field", base)
 
 
-def image_ms(*given: Any, **named: Any) -> FloatArray:
-    return times(*given, **named).total
+def image_ms(*args: Any, **named: Any) -> FloatArray:
+    return times(*args, **named).total
 
 
 def runs(chained: dict[int, int]) -> Runs:
@@ -75,14 +75,16 @@ def test_trees_drafted_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> 
     assert image_ms(grown, runs({4: 1}), "ranked", False) == pytest.approx(
         image_ms(COSTS, runs({4: 1}), "ranked", False) - 0.5 * (4 * 0.25 + 0.5) + 0.375
     ), "a chain in one call is no tree"
-    drawn = dataclasses.replace(grown, host_ms={**COSTS.host_ms, "sampled": COSTS.host_ms["ranked"]})
-    assert image_ms(drawn, runs({}), "sampled", False) == pytest.approx(by_level), "its siblings were not measured"
+    sampled_costs = dataclasses.replace(grown, host_ms={**COSTS.host_ms, "sampled": COSTS.host_ms["ranked"]})
+    assert image_ms(sampled_costs, runs({}), "sampled", False) == pytest.approx(by_level), (
+        "its siblings were not measured"
+    )
     path = tmp_path / "costs.json"
     for written, tree in (({"ranked": {"call": 0.375, "levels": [[1, 0.125], [4, 0.5]]}}, grown.tree_ms), ({}, {})):
         path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": written}}))
-        found = read_cost_curve(path).in_cycle
-        assert found is not None
-        assert found.tree_ms == tree
+        in_cycle = read_cost_curve(path).in_cycle
+        assert in_cycle is not None
+        assert in_cycle.tree_ms == tree
     path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": [[1, 0.125]]}}))
     with pytest.raises(ValueError, match=r"tree_ms: expected an object, got \[\[1, 0\.125\]\]"):
         read_cost_curve(path)
@@ -180,8 +182,11 @@ def test_roofline_is_priced_by_what_each_cycle_did() -> None:
     alone, calls = (once.verify[:, 1] - 1).sum(), once.chained.sum()
     assert alone > 0
     assert 0 < calls < once.cycles.sum() - alone, "trees, chains in one call and plain steps"
-    own = {"cost_aware": HostCosts(100.0, 0.0, 0.0, 8.0), "cost_aware_chain": HostCosts(0.75, 0.25, 0.125, 4.0)}
-    priced = dataclasses.replace(COSTS, host_ms={**COSTS.host_ms, **own})
+    family_costs = {
+        "cost_aware": HostCosts(100.0, 0.0, 0.0, 8.0),
+        "cost_aware_chain": HostCosts(0.75, 0.25, 0.125, 4.0),
+    }
+    priced = dataclasses.replace(COSTS, host_ms={**COSTS.host_ms, **family_costs})
     trees = once.cycles.sum() - alone - calls
     levels = (once.chained @ np.arange(once.chained.shape[1])).sum()
     plain, chains = 0.75 + 0.125, 0.75 * calls + 0.25 * levels + 0.125 * (levels + calls)
@@ -225,11 +230,11 @@ def test_trees_drawn_with_replacement_take_the_host_as_long_as_other_sampled_one
     old = dataclasses.replace(COSTS, host_ms={**COSTS.host_ms, "sampled": HostCosts(1.0, 2.0, 3.0, 4.0)})
     old = dataclasses.replace(old, tree_ms={"sampled": TreeCallCosts(50.0, ((1, 60.0),))})
     new = dataclasses.replace(old, host_ms={**old.host_ms, "iid": HostCosts(7.0, 0.0, 0.0, 0.0)})
-    of_others, own = image_ms(old, runs({}), "iid", False), image_ms(new, runs({}), "iid", False)
+    of_others, of_iid = image_ms(old, runs({}), "iid", False), image_ms(new, runs({}), "iid", False)
     assert of_others == pytest.approx(image_ms(dataclasses.replace(old, tree_ms={}), runs({}), "sampled", False)), (
         "no call drafts such trees, so they grow level by level"
     )
-    assert own != of_others
+    assert of_iid != of_others
 
 
 @pytest.mark.parametrize(
@@ -281,10 +286,10 @@ def test_a_target_and_a_drafter_have_the_table_model_s_grid() -> None:
 def test_families_of_other_names_and_other_formats_are_refused(tmp_path: Path) -> None:
     path, one = tmp_path / "costs.json", {"cycle": 1.0, "level": 0.5, "node": 0.25, "pooled": 2.0}
     path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "host_ms": {"cost_aware": one}}}))
-    found = read_cost_curve(path)
-    assert found.in_cycle is not None
-    assert found.in_cycle.host_ms == {"cost_aware": HostCosts(**one)}
-    assert found.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
+    curve = read_cost_curve(path)
+    assert curve.in_cycle is not None
+    assert curve.in_cycle.host_ms == {"cost_aware": HostCosts(**one)}
+    assert curve.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
     for changed, message in (
         ({"format": 2}, "expected format 3, got 2: an older"),
         ({}, "host_ms: expected one of .* got 'guessed'"),

@@ -28,7 +28,7 @@ def recorded(blend: float = 0.3, depths: int = 2, images: int = 3, drafted: bool
 def held(cells: int, **changed: object) -> Premises:
     """Premises of two images of hand-made figures."""
     flat = np.full((2, cells), 0.5)
-    made: dict[str, object] = {
+    values: dict[str, object] = {
         "grid": Grid(2, cells // 2),
         "vocab_size": 8,
         "nearest": 2,
@@ -38,33 +38,37 @@ def held(cells: int, **changed: object) -> Premises:
         "regions": None,
         **changed,
     }
-    return Premises(**made)  # type: ignore[arg-type]
+    return Premises(**values)  # type: ignore[arg-type]
 
 
 def test_figures_are_those_of_the_distributions():
-    found = recorded()
+    premises = recorded()
     recorder_target = RandomDistribution(VOCAB, seed=0, sharpness=2.0)
     target = SyntheticTarget(recorder_target, GRID)
     first = target.begin().probs[0]
-    assert found.top_probability[0, 0] == pytest.approx(first.max(), abs=1e-6)
+    assert premises.top_probability[0, 0] == pytest.approx(first.max(), abs=1e-6)
     nats = -(first[first > 0] * np.log(first[first > 0])).sum()
-    assert found.entropy[0, 0] == pytest.approx(nats, abs=1e-5)
-    assert found.mean_top().value == pytest.approx(found.top_probability.mean())
-    assert found.perplexity().value == pytest.approx(np.exp(found.entropy.mean()))
-    assert found.acceptance.shape == (3, 2, 16)
-    low, high = found.mean_top().low, found.mean_top().high
+    assert premises.entropy[0, 0] == pytest.approx(nats, abs=1e-5)
+    assert premises.mean_top().value == pytest.approx(premises.top_probability.mean())
+    assert premises.perplexity().value == pytest.approx(np.exp(premises.entropy.mean()))
+    assert premises.acceptance.shape == (3, 2, 16)
+    low, high = premises.mean_top().low, premises.mean_top().high
     assert low is not None
     assert high is not None
-    assert low <= found.mean_top().value <= high
+    assert low <= premises.mean_top().value <= high
 
 
 def test_a_drafter_that_is_the_target_agrees_and_overlaps_everywhere():
-    found = recorded(blend=0.0)
+    premises = recorded(blend=0.0)
     for depth in range(2):
-        assert found.acceptance_at(depth).value == pytest.approx(1.0)
-        assert found.agreement_at(depth).value == 1.0
-        assert found.draft_top_at(depth).value == pytest.approx(found.top_probability[:, depth + 1 :].mean(), abs=1e-6)
-        assert found.draft_entropy_at(depth).value == pytest.approx(found.entropy[:, depth + 1 :].mean(), abs=1e-5)
+        assert premises.acceptance_at(depth).value == pytest.approx(1.0)
+        assert premises.agreement_at(depth).value == 1.0
+        assert premises.draft_top_at(depth).value == pytest.approx(
+            premises.top_probability[:, depth + 1 :].mean(), abs=1e-6
+        )
+        assert premises.draft_entropy_at(depth).value == pytest.approx(
+            premises.entropy[:, depth + 1 :].mean(), abs=1e-5
+        )
     assert recorded(blend=0.9).acceptance_at(0).value < 0.9
 
 
@@ -72,9 +76,9 @@ def test_cells_that_no_draft_reaches_are_left_out():
     acceptance = np.full((2, 2, 8), 0.5)
     acceptance[:, 0, 0] = acceptance[:, 1, :2] = 99.0
     seen = dict.fromkeys(("acceptance", "draft_top", "draft_entropy"), acceptance)
-    found = held(8, agreement=np.ones((2, 2, 8), np.bool_), **seen)
-    for told in (found.acceptance_at, found.draft_top_at, found.draft_entropy_at):
-        assert [told(depth).value for depth in (0, 1)] == [0.5, 0.5]
+    premises = held(8, agreement=np.ones((2, 2, 8), np.bool_), **seen)
+    for statistic in (premises.acceptance_at, premises.draft_top_at, premises.draft_entropy_at):
+        assert [statistic(depth).value for depth in (0, 1)] == [0.5, 0.5]
 
 
 def test_without_a_drafter_the_targets_figures_are_the_same_and_nothing_is_said_of_drafts():
@@ -93,16 +97,16 @@ def test_one_image_has_no_interval():
 def test_regions_are_told_apart_by_their_cells():
     top = np.array([[0.9, 0.9, 0.3, 0.3], [0.7, 0.7, 0.1, 0.1]])
     regions = np.array([[0, 0, 1, 1], [0, 0, 1, 1]])
-    found = held(4, top_probability=top, regions=regions)
-    calm, busy = found.region_top("calm"), found.region_top("busy")
+    premises = held(4, top_probability=top, regions=regions)
+    calm, busy = premises.region_top("calm"), premises.region_top("busy")
     assert calm is not None
     assert busy is not None
-    assert found.region_top("object") is None
+    assert premises.region_top("object") is None
     assert (calm.value, busy.value) == (pytest.approx(0.8), pytest.approx(0.2))
-    factor = found.region_factor()
+    factor = premises.region_factor()
     assert factor is not None
     assert factor.value == pytest.approx(4.0)
-    assert (found.region_share("calm"), found.region_share("object")) == (0.5, 0.0)
+    assert (premises.region_share("calm"), premises.region_share("object")) == (0.5, 0.0)
     nats = held(4, entropy=5 * top, regions=regions).region_entropy("busy")
     assert nats is not None
     assert nats.value == pytest.approx(1.0)
@@ -113,8 +117,8 @@ def test_locality_sees_rows_and_columns_and_nothing_elsewhere():
     """Acceptance that is one number a column is told by the cell above, and not by the one to the left."""
     rng = np.random.default_rng(5)
     columns = np.repeat(rng.random((40, 1, 8)), 8, axis=1).reshape(40, 1, 64)
-    found = held(64, grid=Grid(8, 8), acceptance=columns, top_probability=np.full((40, 64), 0.5))
-    above, left, elsewhere = (found.locality(side) for side in ("above", "left", "elsewhere"))
+    premises = held(64, grid=Grid(8, 8), acceptance=columns, top_probability=np.full((40, 64), 0.5))
+    above, left, elsewhere = (premises.locality(side) for side in ("above", "left", "elsewhere"))
     assert above is not None
     assert left is not None
     assert elsewhere is not None
@@ -141,9 +145,9 @@ def test_controls_are_others_and_as_frequent(seed: int, nearest: int, shape: str
     controls = matched_codes(tokens, near, frequency[shape], rng)
     assert controls.shape == near.shape
     for place in np.ndindex(tokens.shape):
-        taken = {int(tokens[place]), *near[place].tolist()}
+        near_codes = {int(tokens[place]), *near[place].tolist()}
         assert len(set(controls[place].tolist())) == nearest
-        assert not taken & set(controls[place].tolist())
+        assert not near_codes & set(controls[place].tolist())
 
 
 def test_a_control_is_about_as_frequent_as_the_code_that_it_stands_for():
@@ -168,8 +172,8 @@ def test_the_nearest_codes_hold_more_mass_where_mass_follows_distance():
     near = near_table[tokens]
     controls = matched_codes(tokens, near, smooth[tokens].mean(axis=(0, 1)), rng)
     masses = [np.take_along_axis(smooth[tokens], chosen, -1).sum(-1) for chosen in (near, controls)]
-    found = held(50, near_mass=masses[0], control_mass=masses[1])
-    assert found.near_ratio().value > 3
+    premises = held(50, near_mass=masses[0], control_mass=masses[1])
+    assert premises.near_ratio().value > 3
     mixed = smooth[:, rng.permutation(60)]
     masses = [np.take_along_axis(mixed[tokens], chosen, -1).sum(-1) for chosen in (near, controls)]
     assert 0.5 < held(50, near_mass=masses[0], control_mass=masses[1]).near_ratio().value < 2

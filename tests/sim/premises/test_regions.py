@@ -18,16 +18,16 @@ def scene(scale: int) -> tuple[np.ndarray, np.ndarray]:
     grain = rng.normal(0, 30, (side // 2, side, 1))
     picture[side // 2 :] = np.array((110, 100, 90)) + grain
     picture[2 * scale : 4 * scale, 2 * scale : 4 * scale] = (220, 40, 40)
-    wanted = np.zeros((6, 6), dtype=np.int64)
-    wanted[3:] = REGIONS.index("busy")
-    wanted[2:4, 2:4] = REGIONS.index("object")
-    return picture.clip(0, 255).astype(np.uint8), wanted.reshape(-1)
+    regions = np.zeros((6, 6), dtype=np.int64)
+    regions[3:] = REGIONS.index("busy")
+    regions[2:4, 2:4] = REGIONS.index("object")
+    return picture.clip(0, 255).astype(np.uint8), regions.reshape(-1)
 
 
 @pytest.mark.parametrize("scale", [8, 16])
 def test_sky_ground_and_thing_are_told_apart(scale: int) -> None:
-    picture, wanted = scene(scale)
-    np.testing.assert_array_equal(cell_regions(picture, GRID), wanted)
+    picture, expected = scene(scale)
+    np.testing.assert_array_equal(cell_regions(picture, GRID), expected)
 
 
 def test_a_picture_of_one_colour_is_calm():

@@ -52,18 +52,18 @@ def drawn(by_cycles: bool = True) -> DrawnTrace:
 
 
 def test_calls_are_counted_by_kind_and_picture() -> None:
-    found = drawn()
-    assert found.cycles.tolist() == [3, 1]
-    assert found.levels.tolist() == [8, 4]
-    assert found.passes.tolist() == [4, 2]
-    assert dict(zip(found.target_kinds, found.target.T.tolist(), strict=True)) == {
+    trace = drawn()
+    assert trace.cycles.tolist() == [3, 1]
+    assert trace.levels.tolist() == [8, 4]
+    assert trace.passes.tolist() == [4, 2]
+    assert dict(zip(trace.target_kinds, trace.target.T.tolist(), strict=True)) == {
         BEGIN: [1, 1],
         ONE: [1, 0],
         FIVE: [2, 1],
     }
-    assert dict(zip(found.drafter_kinds, found.drafter.T.tolist(), strict=True))[TREE] == [0, 1]
-    assert found.is_by({"loop": "jacobi", "settings": {"window": [4, 2]}})
-    assert not found.is_by({"loop": "jacobi", "settings": {"window": [4, 3]}})
+    assert dict(zip(trace.drafter_kinds, trace.drafter.T.tolist(), strict=True))[TREE] == [0, 1]
+    assert trace.is_by({"loop": "jacobi", "settings": {"window": [4, 2]}})
+    assert not trace.is_by({"loop": "jacobi", "settings": {"window": [4, 3]}})
 
 
 def test_pictures_of_cycles_cost_what_cycles_do() -> None:

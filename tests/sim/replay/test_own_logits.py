@@ -51,10 +51,10 @@ def test_logits_become_the_trace_that_a_recording_makes(model: TableModel, tmp_p
     recorder = Recorder(model.codebook, nearest_codes(model.codebook, 20), 3, 24)
     for image in range(4):
         recorder.add(TableTarget(model, image), TableDrafter(model, image), sampling(3, image), greedy=False)
-    recorded, own = recorder.trace({}), trace_of_own([written(model, tmp_path)], PLAIN, None, 24)
-    assert own.grid == model.grid
+    recorded, trace = recorder.trace({}), trace_of_own([written(model, tmp_path)], PLAIN, None, 24)
+    assert trace.grid == model.grid
     for name in (*ARRAYS, *MORE):
-        assert getattr(own, name) == pytest.approx(getattr(recorded, name), abs=1e-9), name
+        assert getattr(trace, name) == pytest.approx(getattr(recorded, name), abs=1e-9), name
 
 
 def test_the_round_trip_keeps_tokens_a_pass(model: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_the_round_trip_keeps_tokens_a_pass(model: TableModel, tmp_path: Path, m
     done = run_program("trace --from own.npz --keep 24 --out trace.npz", tmp_path, monkeypatch)
     assert done.code == 0, done.err
     assert "4 images of 24 cells" in done.out
-    own = replay(load(out))
+    own_model = replay(load(out))
     recorder = Recorder(model.codebook, nearest_codes(model.codebook, 20), 3, 24)
     for image in range(4):
         recorder.add(TableTarget(model, image), TableDrafter(model, image), sampling(3, image), greedy=False)
@@ -71,20 +71,20 @@ def test_the_round_trip_keeps_tokens_a_pass(model: TableModel, tmp_path: Path, m
     for policy in ("eagle2", "adt"):
         tokens = [
             tokens_per_cycle(run_loop(one, make_scheme(one, policy, "point"), 24, seed=5)).mean
-            for one in (of_model, own)
+            for one in (of_model, own_model)
         ]
         assert tokens[1] == pytest.approx(tokens[0], rel=0.02)
 
 
 def test_sampling_is_applied_to_logits_and_not_to_probabilities(model: TableModel, tmp_path: Path) -> None:
     path, cut = written(model, tmp_path), SamplingParams(temperature=0.7, top_k=5)
-    own = trace_of_own([path], cut, None, 24)
+    trace = trace_of_own([path], cut, None, 24)
     with np.load(path) as arrays:
         logits = arrays["target_logits"]
         expected = sampling_probs(logits[2, 5][None, None], cut)[0]
-    kept = own.target_probs[2, 5] > 0
-    assert kept.sum() == 5
-    assert own.target_probs[2, 5][kept] == pytest.approx(np.sort(expected)[::-1][:5])
+    kept_mask = trace.target_probs[2, 5] > 0
+    assert kept_mask.sum() == 5
+    assert trace.target_probs[2, 5][kept_mask] == pytest.approx(np.sort(expected)[::-1][:5])
     probs = np.exp(logits - logits.max(-1, keepdims=True))
     probs /= probs.sum(-1, keepdims=True)
     (tmp_path / "two").mkdir()
@@ -95,11 +95,11 @@ def test_sampling_is_applied_to_logits_and_not_to_probabilities(model: TableMode
 
 
 def test_what_a_trace_lacks_is_refused_only_where_it_is_needed(model: TableModel, tmp_path: Path) -> None:
-    own = trace_of_own([written(model, tmp_path, draft_logits=None, codebook=None)], PLAIN, None, 24)
-    assert own.acceptance.shape == (4, 0, 24)
-    assert own.codebook.shape == (24, 0)
+    trace = trace_of_own([written(model, tmp_path, draft_logits=None, codebook=None)], PLAIN, None, 24)
+    assert trace.acceptance.shape == (4, 0, 24)
+    assert trace.codebook.shape == (24, 0)
     with pytest.raises(ValueError, match="needs a drafter"):
-        make_scheme(replay(own), "eagle2", "point")
+        make_scheme(replay(trace), "eagle2", "point")
     (tmp_path / "two").mkdir()
     drafted = replay(trace_of_own([written(model, tmp_path / "two", codebook=None)], PLAIN, None, 24))
     make_scheme(drafted, "eagle2", "point")
@@ -145,18 +145,18 @@ def test_codes_that_were_filtered_out_before_have_no_probability(model: TableMod
     rows = np.zeros((4, 24, 24))
     rows[..., 1::2] = -np.inf
     path = written(model, tmp_path, target_logits=rows, tokens=np.zeros((4, 24), dtype=np.int64))
-    own = trace_of_own([path], PLAIN, None, 24)
-    assert own.target_probs.sum(axis=-1) == pytest.approx(1.0)
-    assert own.target_probs[..., :12] == pytest.approx(1.0 / 12.0)
-    assert not own.target_probs[..., 12:].any()
+    trace = trace_of_own([path], PLAIN, None, 24)
+    assert trace.target_probs.sum(axis=-1) == pytest.approx(1.0)
+    assert trace.target_probs[..., :12] == pytest.approx(1.0 / 12.0)
+    assert not trace.target_probs[..., 12:].any()
 
 
 def test_rows_that_the_tokens_were_not_drawn_from_are_noticed(model: TableModel, tmp_path: Path) -> None:
     path = written(model, tmp_path, images=24)
     assert misplaced(trace_of_own([path], PLAIN, None, 24)) is None
     assert misplaced(trace_of_own([path], PLAIN, None, 3)) is None, "what is not kept is even over the rest"
-    with np.load(path) as held:
-        shifted = np.roll(held["target_logits"], 1, axis=1)
+    with np.load(path) as arrays:
+        shifted = np.roll(arrays["target_logits"], 1, axis=1)
     warning = misplaced(trace_of_own([written(model, tmp_path, images=24, target_logits=shifted)], PLAIN, None, 24))
     assert warning is not None
     assert "check that row c is the one that token c was drawn from" in warning

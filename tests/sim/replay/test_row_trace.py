@@ -56,37 +56,37 @@ def drafted(rows_per_cycle: int, keep: int = VOCAB, images: int = 1) -> RowTrace
 
 @pytest.mark.parametrize("rows_per_cycle", [4, 3, 1])
 def test_each_block_is_drafted_after_the_plain_picture_and_read_in_one_pass(rows_per_cycle: int) -> None:
-    found = drafted(rows_per_cycle)
-    distributions = dense(found.distribution_tokens, found.distribution_probs, VOCAB)[0]
+    row_trace = drafted(rows_per_cycle)
+    distributions = dense(row_trace.distribution_tokens, row_trace.distribution_probs, VOCAB)[0]
     for start in range(0, GRID.height, rows_per_cycle):
         first, stop = start * GRID.width, min(start + rows_per_cycle, GRID.height) * GRID.width
-        seen = np.concatenate([IMAGE[:first], found.drafts[0, first:stop], IMAGE[stop:]])
+        seen = np.concatenate([IMAGE[:first], row_trace.drafts[0, first:stop], IMAGE[stop:]])
         assert distributions[first:stop] == pytest.approx(dense_distributions(WEIGHTS, seen)[first:stop], abs=1e-6)
     blocks = range(0, GRID.height, rows_per_cycle)
-    assert found.low_passes[0, 1] == 2 * len(blocks) + 1
-    assert all(found.low_passes[0, 1 + start] == 1 for start in blocks[1:])
-    assert found.settings == SETTINGS
-    assert tuple(found.settings) == DRAFTED_BY
+    assert row_trace.low_passes[0, 1] == 2 * len(blocks) + 1
+    assert all(row_trace.low_passes[0, 1 + start] == 1 for start in blocks[1:])
+    assert row_trace.settings == SETTINGS
+    assert tuple(row_trace.settings) == DRAFTED_BY
 
 
 def test_rows_of_before_there_were_products_in_8_bits_are_of_float32() -> None:
-    found = drafted(4)
-    held = {name: value for name, value in SETTINGS.items() if name != "draft_int8"}
-    assert drafting(held) == {**SETTINGS, "draft_int8": False} != drafting(SETTINGS)
-    earlier = dataclasses.replace(found, settings=held)
-    trace = SimpleNamespace(rows=(found, earlier))
+    row_trace = drafted(4)
+    settings = {name: value for name, value in SETTINGS.items() if name != "draft_int8"}
+    assert drafting(settings) == {**SETTINGS, "draft_int8": False} != drafting(SETTINGS)
+    earlier = dataclasses.replace(row_trace, settings=settings)
+    trace = SimpleNamespace(rows=(row_trace, earlier))
     assert rows_for(trace, {**SETTINGS, "draft_int8": False}) is earlier
-    assert rows_for(trace, held) is earlier
-    assert rows_for(trace, SETTINGS) is found
+    assert rows_for(trace, settings) is earlier
+    assert rows_for(trace, SETTINGS) is row_trace
 
 
 def test_recorded_rows_and_distributions_stand_in_for_the_models() -> None:
-    found = drafted(4)
-    target = RecordedGridTarget(GRID, dense(found.distribution_tokens, found.distribution_probs, VOCAB)[0])
+    row_trace = drafted(4)
+    target = RecordedGridTarget(GRID, dense(row_trace.distribution_tokens, row_trace.distribution_probs, VOCAB)[0])
     assert target.vocab_size == VOCAB
     assert target.begin() == pytest.approx(dense_distributions(WEIGHTS, IMAGE)[0], abs=1e-6)
-    rows = RecordedRows(found.drafts[0], GRID.width).propose(IMAGE, range(1, 3), sampling(0))
-    assert rows.tokens.tolist() == found.drafts[0, 3:9].tolist()
+    rows = RecordedRows(row_trace.drafts[0], GRID.width).propose(IMAGE, range(1, 3), sampling(0))
+    assert rows.tokens.tolist() == row_trace.drafts[0, 3:9].tolist()
     assert rows.distributions is None
 
 
@@ -115,8 +115,8 @@ def test_drafted_rows_come_back_from_a_trace_s_file(tmp_path: Path) -> None:
 
 def test_a_file_from_before_drafted_rows_is_a_trace_still(tmp_path: Path) -> None:
     save(whole(()), tmp_path / "one.npz")
-    with np.load(tmp_path / "one.npz") as held:
-        arrays = dict(held)
+    with np.load(tmp_path / "one.npz") as archive:
+        arrays = dict(archive)
     head = str(arrays.pop("head"))
     assert ', "rows": []' in head
     np.savez(tmp_path / "old.npz", head=np.array(head.replace(', "rows": []', "")), **arrays)

@@ -174,30 +174,30 @@ def test_a_sparse_table_is_the_dense_one_bit_by_bit(kept: int, at_once: int, mon
 def test_a_sparse_replay_draws_what_the_dense_one_draws(
     policy: str, rule: str, settings: dict[str, object], loop_images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = recorded(field(images=6), 6)
-    models = [replay(held)]
+    trace = recorded(field(images=6), 6)
+    models = [replay(trace)]
     monkeypatch.setattr(trace_module, "MOST_DENSE", 0)
-    models.append(replay(held))
+    models.append(replay(trace))
     assert not isinstance(models[1].target, np.ndarray)
-    drawn = []
+    outputs = []
     for model in models:
         scheme = make_scheme(model, policy, rule, settings)
         runs = [run_loop(model, scheme, loop_images, 4)] if loop_images else []
         if scheme.vectorised:
             done = run_lockstep(model, scheme, 12, 4)
             runs.append(done.runs)
-            drawn.append(done.canvas)
-        drawn += [count for one in runs for count in (one.cycles, one.accepted, one.verify, one.draft)]
-    half = len(drawn) // 2
+            outputs.append(done.canvas)
+        outputs += [count for one in runs for count in (one.cycles, one.accepted, one.verify, one.draft)]
+    half = len(outputs) // 2
     assert half
-    assert all(np.array_equal(one, other) for one, other in zip(drawn[:half], drawn[half:], strict=True))
+    assert all(np.array_equal(one, other) for one, other in zip(outputs[:half], outputs[half:], strict=True))
 
 
 def test_a_trace_beyond_this_machines_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = recorded(field(images=2), 2)
+    trace = recorded(field(images=2), 2)
     monkeypatch.setattr(memory, "free_bytes", lambda: 1000)
     with pytest.raises(ValueError, match=r"pictures: the tables of trace 'lab' would take .* at 2, .* at most 0"):
-        replay(held, "lab")
+        replay(trace, "lab")
 
 
 @pytest.fixture(scope="module")
@@ -236,25 +236,25 @@ def test_a_replay_agrees_with_decoding_enumerated(
     target, drafter, replayed = unlike
     scheme = make_scheme(replayed, policy, rule, settings)
     truth = enumerate_decoding(target, drafter, scheme.policy, scheme.rule)
-    found = tokens_per_cycle(run_lockstep(replayed, scheme, 6000, 0).runs.pooled(replayed.images))
-    assert found.mean == pytest.approx((target.grid.cells - 1) / (passes(truth) - 1.0), rel=near)
-    assert found.half_width < 0.02
+    estimate = tokens_per_cycle(run_lockstep(replayed, scheme, 6000, 0).runs.pooled(replayed.images))
+    assert estimate.mean == pytest.approx((target.grid.cells - 1) / (passes(truth) - 1.0), rel=near)
+    assert estimate.half_width < 0.02
 
 
 def test_a_curve_of_another_model_is_refused(tmp_path: Path) -> None:
-    held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
+    loaded_comparison = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
     path, alone = tmp_path / "curve.json", {"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
     rows = 1 if SAMPLER["guidance"] == 1.0 else 2
     for model in ({}, {"target": "field"}, {"target": "field", "drafter": "unnamed there", "rows": rows}):
         path.write_text(json.dumps({**alone, **({"model": model} if model else {})}))
-        check_measured_on(read_cost_curve(path), held)
+        check_measured_on(read_cost_curve(path), loaded_comparison)
     for model, match in (
         ({"target": "another"}, r"curve\.json is the curve of another model .*\(target: another and field\)"),
         ({"rows": 3 - rows}, rf"\(rows: {3 - rows} and {rows}\)"),
     ):
         path.write_text(json.dumps({**alone, "model": model}))
         with pytest.raises(ValueError, match=match):
-            check_measured_on(read_cost_curve(path), held)
+            check_measured_on(read_cost_curve(path), loaded_comparison)
 
 
 def comparison(path: Path, measured: dict[str, tuple[float, float, float]]) -> Path:
@@ -287,10 +287,10 @@ def test_a_prediction_stands_beside_the_measurement(tmp_path: Path) -> None:
     ):
         runs = run_loop(model, make_scheme(model, policy, rule, settings), 32, 9)
         measured[name] = tokens_per_cycle(runs).mean, mean_depth(runs).mean, 1.5
-    held = load_comparison(comparison(tmp_path / "compare.json", measured))
-    found = predict(recorded(model, 16), CURVE, held, seeds=2)
-    assert [one.method for one in found] == ["speculative", "eagle2"]
-    for one in found:
+    loaded_comparison = load_comparison(comparison(tmp_path / "compare.json", measured))
+    predictions = predict(recorded(model, 16), CURVE, loaded_comparison, seeds=2)
+    assert [one.method for one in predictions] == ["speculative", "eagle2"]
+    for one in predictions:
         assert abs(one.tokens_error) < 0.1
         assert one.overhead_ms == pytest.approx(0.5, rel=0.06), "the first pass counts too"
         cycle = one.tokens_per_cycle.mean * 2.5 / one.speedup.mean
@@ -302,7 +302,9 @@ def test_a_prediction_stands_beside_the_measurement(tmp_path: Path) -> None:
 
 
 def test_costs_inside_cycles_go_before_those_of_passes_alone(tmp_path: Path) -> None:
-    held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0), "speculative": (2.0, 3, 1.5)}))
+    loaded_comparison = load_comparison(
+        comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0), "speculative": (2.0, 3, 1.5)})
+    )
     trace = recorded(field(images=8), 8)
     free: dict[HostFamily, HostCosts] = {"sampled": HostCosts(0.0, 0.0, 0.0, 0.0)}
     same = InCycleCosts(PlainCosts(2.0, 0.5), CURVE.verify_ms, CURVE.draft_ms, (), free)
@@ -310,30 +312,32 @@ def test_costs_inside_cycles_go_before_those_of_passes_alone(tmp_path: Path) -> 
     def at(host_ms: dict[HostFamily, HostCosts]) -> CostCurveFile:
         return dataclasses.replace(CURVE, in_cycle=dataclasses.replace(same, host_ms=host_ms))
 
-    (alone,) = predict(trace, CURVE, held)
-    (within,) = predict(trace, at({"sampled": HostCosts(0.5, 0, 0, 0)}), held)
+    (alone,) = predict(trace, CURVE, loaded_comparison)
+    (within,) = predict(trace, at({"sampled": HostCosts(0.5, 0, 0, 0)}), loaded_comparison)
     assert within.tokens_per_cycle == alone.tokens_per_cycle
     assert within.overhead_ms == pytest.approx(0.5)
     assert within.speedup == pytest.approx(alone.speedup)
-    (faster,) = predict(trace, at(free), held)
+    (faster,) = predict(trace, at(free), loaded_comparison)
     assert faster.speedup.mean > within.speedup.mean
     with pytest.raises(ValueError, match="not for 'sampled'"):
-        predict(trace, at({}), held)
+        predict(trace, at({}), loaded_comparison)
 
 
 def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) -> None:
-    held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
+    loaded_comparison = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
     trace = recorded(field(), 1)
-    check_belong(trace, held)
+    check_belong(trace, loaded_comparison)
     for about, match in (
         ({**trace.about, "model": {"target": "another"}}, "of another model"),
         ({**trace.about, "sampler": {**SAMPLER, "temperature": 0.0}}, "was sampled with"),
         ({**trace.about, "prompts": ["a compared one"]}, "holds prompts of the comparison"),
     ):
         with pytest.raises(ValueError, match=match):
-            check_belong(dataclasses.replace(trace, about=about), held)
+            check_belong(dataclasses.replace(trace, about=about), loaded_comparison)
     hashes = {"target128": "old", "judge": "same"}
-    retrained = held._replace(model={**held.model, "sha256": {**hashes, "target128": "new", "sampler": "x"}})
+    retrained = loaded_comparison._replace(
+        model={**loaded_comparison.model, "sha256": {**hashes, "target128": "new", "sampler": "x"}}
+    )
     of_old = {**trace.about, "model": {**trace.about["model"], "sha256": hashes}}
     with pytest.raises(ValueError, match=r"\(another training of target128\); record both again"):
         check_belong(dataclasses.replace(trace, about=of_old), retrained)

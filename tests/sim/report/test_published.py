@@ -27,12 +27,12 @@ def test_a_curve_is_read_on_the_line_and_never_beyond() -> None:
 
 def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
-    held = {"format": 3, "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
-    path.write_text(json.dumps(held))
+    values = {"format": 3, "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
+    path.write_text(json.dumps(values))
     assert MeasuredCosts.of(read_cost_curve(path)) == MeasuredCosts("here", ((1, 2.0), (4, 5.0)), ((1, 0.5),))
     damaged = (
-        json.dumps({**held, "in_grid": 3}),
-        json.dumps({**held, "in_cycle": 3}),
+        json.dumps({**values, "in_grid": 3}),
+        json.dumps({**values, "in_cycle": 3}),
         '{"format": 3, "verify_ms": [[1]], "draft_ms": []}',
     )
     curve = r"the curve: (in_cycle|in_grid|verify_ms): expected"
@@ -47,7 +47,7 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must hold positive times"):
         MeasuredCosts("zero", ((1, 0.0),), ((1, 1.0),))
     grid = {"target_ms": [[2, 1.0]], "begin_ms": 1.0, "host_ms": {"step": 0.1, "cell": 0.1, "judged": 0.0}}
-    path.write_text(json.dumps({**held, "in_grid": grid}))
+    path.write_text(json.dumps({**values, "in_grid": grid}))
     with pytest.raises(ValueError, match="in_grid: target_ms must name rising sizes"):
         read_cost_curve(path)
 
@@ -216,33 +216,33 @@ IN_STEPS = {
 
 
 def test_every_published_number_is_held_with_its_source() -> None:
-    held: dict[str, list[float]] = {}
+    speedups: dict[str, list[float]] = {}
     steps: dict[str, list[float]] = {}
     for group in groups():
         for one in check(group):
-            held.setdefault(one.row.method, []).append(one.row.speedup)
+            speedups.setdefault(one.row.method, []).append(one.row.speedup)
             if one.row.tokens_per_cycle:
                 steps.setdefault(one.row.method, []).append(one.row.tokens_per_cycle)
             assert set(one.tag.removesuffix("; ratios D").split(",")) <= {"S", "N"}, one
             assert re.search(r"arXiv \d{4}\.\d{5}", one.paper) or one.paper == one.row.method == "CIAR", one
-    assert {name: sorted(found) for name, found in held.items()} == {
-        name: sorted(found) for name, found in PUBLISHED.items()
+    assert {name: sorted(values) for name, values in speedups.items()} == {
+        name: sorted(values) for name, values in PUBLISHED.items()
     }
-    assert {name: sorted(found) for name, found in steps.items()} == {
-        name: sorted(found) for name, found in IN_STEPS.items()
+    assert {name: sorted(values) for name, values in steps.items()} == {
+        name: sorted(values) for name, values in IN_STEPS.items()
     }
 
 
 def test_a_roofline_predicts_what_tells_its_tokens_and_depth() -> None:
-    found = {(one.row.method, one.row.data): one for group in groups() for one in check(group) if one.by_roofline}
-    assert len(found) == 10
-    adt, costs = found["ADT", "COCO"], roofline("a100/anole-7b")
+    predictions = {(one.row.method, one.row.data): one for group in groups() for one in check(group) if one.by_roofline}
+    assert len(predictions) == 10
+    adt, costs = predictions["ADT", "COCO"], roofline("a100/anole-7b")
     one, sixty = costs.verify_ms(np.array([1, 60]))
     first, ten = costs.draft_ms(np.array([1, 10]))
     assert adt.by_roofline == pytest.approx(3.40 / ((sixty + first + 2.86 * ten) / one))
     assert adt.roofline_error == pytest.approx((adt.by_roofline or 0.0) / 2.21 - 1.0)
     for method in ("EAGLE", "LANTERN++", "LANTERN++ (best claim)"):
-        assert 0.0 < abs(found[method, ""].roofline_error or 0.0) < 0.05
+        assert 0.0 < abs(predictions[method, ""].roofline_error or 0.0) < 0.05
     assert all(one.roofline_error is None for group in groups() if not group.latency for one in check(group))
 
 

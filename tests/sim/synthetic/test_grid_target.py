@@ -16,10 +16,14 @@ MODEL = field_model(SMALL)
 
 def test_raster_order_draws_the_same_distribution_as_the_trees_do() -> None:
     images = 24
-    drawn = np.stack([raster(TableGridTarget(MODEL, image), sampling(1, image)).tokens for image in range(images)])
+    raster_tokens = np.stack(
+        [raster(TableGridTarget(MODEL, image), sampling(1, image)).tokens for image in range(images)]
+    )
     other = run_lockstep(MODEL, make_scheme(MODEL, "chain", "chain"), 2000, 2).canvas
     for cluster in range(4):
-        counts = [ratio((tokens % 4 == cluster).sum(axis=1), np.full(len(tokens), 64)) for tokens in (drawn, other)]
+        counts = [
+            ratio((tokens % 4 == cluster).sum(axis=1), np.full(len(tokens), 64)) for tokens in (raster_tokens, other)
+        ]
         assert abs(counts[0].mean - counts[1].mean) < 5 * (counts[0].high - counts[0].mean) / 1.96
 
 

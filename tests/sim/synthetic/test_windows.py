@@ -65,16 +65,16 @@ def test_at_temperature_0_the_tokens_are_plain_autoregression_s(name: str) -> No
 
 def pictures(model: TableModel) -> dict[tuple[int, ...], float]:
     """The exact distribution of whole pictures, cell by cell along the raster."""
-    width, found = model.grid.width, {(): 1.0}
+    width, distribution = model.grid.width, {(): 1.0}
     for cell in range(model.grid.cells):
         longer = {}
-        for tokens, mass in found.items():
+        for tokens, mass in distribution.items():
             left = tokens[-1] if tokens else NO_TOKEN
             upper = tokens[cell - width] if cell >= width else NO_TOKEN
             row = int(model.rows(*(np.asarray(one) for one in (0, cell, left, upper))))
             longer |= {(*tokens, token): mass * float(model.target[row, token]) for token in range(model.vocab_size)}
-        found = longer
-    return found
+        distribution = longer
+    return distribution
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if lossless(name)])
