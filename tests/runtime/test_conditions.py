@@ -16,8 +16,8 @@ def test_conditions_are_ids_or_features(tmp_path: Path) -> None:
     np.save(path, np.zeros((3, 12), np.float16))
     assert parse_condition("207", "ids").ids == (207,)
     assert parse_condition("1,2,3", "ids").ids == (1, 2, 3)
-    found = parse_condition(str(path), "ids")
-    assert (found.ids, found.features, found.caption()) == ((), path, str(path))
+    condition = parse_condition(str(path), "ids")
+    assert (condition.ids, condition.features, condition.caption()) == ((), path, str(path))
 
 
 def no_file(path: Path) -> None:
@@ -59,12 +59,12 @@ def test_what_is_no_condition_is_refused(condition: str) -> None:
 
 def test_a_prompt_of_the_grammar_is_its_words_ids() -> None:
     prompt = parse_textured("a stone panda above an owl")
-    found = parse_condition("a stone panda above an owl", "prompt_grammar")
-    assert found == of_words(prompt)
-    assert found.ids == tuple(scene_word_ids(prompt))
-    assert found.caption() == prompt.caption()
-    assert found.noise_key == zlib.crc32(prompt.caption().encode())
-    assert found.attributes["thing"] == "panda"
+    condition = parse_condition("a stone panda above an owl", "prompt_grammar")
+    assert condition == of_words(prompt)
+    assert condition.ids == tuple(scene_word_ids(prompt))
+    assert condition.caption() == prompt.caption()
+    assert condition.noise_key == zlib.crc32(prompt.caption().encode())
+    assert condition.attributes["thing"] == "panda"
 
 
 def test_an_unknown_word_or_kind_names_the_nearest() -> None:

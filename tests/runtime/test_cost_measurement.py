@@ -16,9 +16,9 @@ from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter
 @given(st.lists(st.tuples(st.floats(0.01, 50.0), st.integers(1, 400)), min_size=1, max_size=12))
 def test_a_curve_never_falls_and_keeps_its_mean(samples: list[tuple[float, int]]) -> None:
     curve, weights = [[size, ms] for size, (ms, _) in enumerate(samples, start=1)], [weight for _, weight in samples]
-    found = rising(curve, weights)
-    times = [ms for _, ms in found]
-    assert [size for size, _ in found] == [size for size, _ in curve]
+    rising_curve = rising(curve, weights)
+    times = [ms for _, ms in rising_curve]
+    assert [size for size, _ in rising_curve] == [size for size, _ in curve]
     assert times == sorted(times)
     total = sum(weight * ms for (ms, weight) in samples)
     assert sum(weight * ms for weight, ms in zip(weights, times, strict=True)) == pytest.approx(total, rel=1e-2)

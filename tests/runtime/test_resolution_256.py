@@ -116,8 +116,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         few.setattr("underpaint.training.drawn.CHUNK", 4)
         draw_scenes(folder / "drawn", guided, lambda indices: textured_captions(indices, "train", 256), 4)
     settings = DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2)
-    drawn = {32: load_drawn(folder / "drawn", load_target(guided))}
-    train_drafter(folder / "drafter", {32: grids[32]}, guided, settings=settings, loop=LOOP, drawn=drawn)
+    drawn_sets = {32: load_drawn(folder / "drawn", load_target(guided))}
+    train_drafter(folder / "drafter", {32: grids[32]}, guided, settings=settings, loop=LOOP, drawn=drawn_sets)
     return folder
 
 
@@ -145,9 +145,9 @@ def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: s
 
 
 def test_one_file_of_weights_serves_three_grids(models: Path) -> None:
-    found = [load.manifest(f"target{side}", models) for side in (64, 128, 256)]
-    assert [one.settings["grid_side"] for one in found] == [8, 16, 32]
-    assert found[0].weights == found[1].weights == found[2].weights
+    manifests = [load.manifest(f"target{side}", models) for side in (64, 128, 256)]
+    assert [one.settings["grid_side"] for one in manifests] == [8, 16, 32]
+    assert manifests[0].weights == manifests[1].weights == manifests[2].weights
     index = read_index(models)
     assert [(one.side, one.drafter) for one in index.resolutions] == [(64, None), (128, None), (256, "drafter256")]
     assert index.resolutions[-1].reference == "judge_reference256"
@@ -177,13 +177,13 @@ def test_plain_ways_of_decoding(pipeline: Pipeline) -> None:
 def test_drafts_from_both_lower_resolutions(pipeline: Pipeline, ratio: int, low_cells: int) -> None:
     ways = (f"ratio={ratio}", "resampler=bicubic", "k=4", "tau=0.3")
     settings = (*ways, "radius=0", "window=2")
-    found = drawn(pipeline, WARM, "mulo", *settings)
-    assert found.drafter_nfe == low_cells
-    assert found.kept_cells is not None
-    assert found.rejected is not None
-    assert 0 < found.rejected < 1024
-    assert 0 < len(found.kept_cells) < 1024
-    assert drawn(pipeline, WARM, "mulo", *settings).tokens == found.tokens
+    drawing = drawn(pipeline, WARM, "mulo", *settings)
+    assert drawing.drafter_nfe == low_cells
+    assert drawing.kept_cells is not None
+    assert drawing.rejected is not None
+    assert 0 < drawing.rejected < 1024
+    assert 0 < len(drawing.kept_cells) < 1024
+    assert drawn(pipeline, WARM, "mulo", *settings).tokens == drawing.tokens
     by_rows = drawn(pipeline, WARM, "mulo-islands", *ways, "rows=2", "draft_window=2")
     assert len(by_rows.tokens) == 1024
     assert min(by_rows.tokens) >= 0
@@ -254,15 +254,17 @@ def test_latent_samplers_are_exported_under_the_names_that_are_looked_for(
     data = PairedCodes(*(encoded(runs, side) for side in (64, 256)))
     scenes = PairedScenes(data, data, tokenizer, MadeUp(), ResolutionMap(Grid(8, 8), Grid(32, 32)))
     for direction, losses in (("up", "pixel"), ("down", "ce")):
-        made = SamplerConfig(direction, vocab_size=CODES, ratio=4, width=8, low_blocks=1, high_blocks=1)
+        config = SamplerConfig(direction, vocab_size=CODES, ratio=4, width=8, low_blocks=1, high_blocks=1)
         out = runs / f"sampler_{direction}_{losses}_64_256"
-        train_sampler(out, scenes, made, losses=LOSSES[losses], settings=SamplerSettings(2, 1, validated=2), loop=LOOP)
+        train_sampler(
+            out, scenes, config, losses=LOSSES[losses], settings=SamplerSettings(2, 1, validated=2), loop=LOOP
+        )
     up, _ = export_all(runs, folder, ("sampler_up_64_256", "sampler_down_64_256"))
     assert (up.settings["low"], up.settings["high"]) == ([8, 8], [32, 32])
     assert up.recipe.startswith("underpaint train sampler --direction up --losses pixel --from 64 --to 256 &&")
     pipeline = OPEN(folder, resolution=256)
-    found = drawn(pipeline, WARM, "mulo", "ratio=4", "resampler=latent", "tau=0")
-    assert (found.target_nfe, len(found.tokens)) == (2, 1024)
+    drawing = drawn(pipeline, WARM, "mulo", "ratio=4", "resampler=latent", "tau=0")
+    assert (drawing.target_nfe, len(drawing.tokens)) == (2, 1024)
     assert {"sampler_up_64_256", "sampler_down_64_256"} <= set(pipeline.fingerprint()["sha256"])
 
 
@@ -272,8 +274,8 @@ def test_the_command_draws_256_px(models: Path, tmp_path: Path, monkeypatch: pyt
         Pipeline, "open", staticmethod(lambda folder, **options: real(models, resolution=options["resolution"]))
     )
     out = tmp_path / "fox.png"
-    asked = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "resampler=bicubic"]
-    result = CliRunner().invoke(app, ["generate", TEXT, *asked, "--out", str(out)])
+    arguments = ["--resolution", "256", "--method", "mulo-islands", "--set", "ratio=4", "--set", "resampler=bicubic"]
+    result = CliRunner().invoke(app, ["generate", TEXT, *arguments, "--out", str(out)])
     assert result.exit_code == 0, result.output
     with Image.open(out) as picture:
         assert picture.size == (256, 256)

@@ -126,16 +126,16 @@ def test_a_bias_of_row_fronts_is_read_in_passes_that_the_engine_takes(
 
     monkeypatch.setattr(OnnxEngine, "run", counted)
     monkeypatch.setattr(OnnxDecoder, "max_positions", lambda decoder, rows: 9)
-    found = draw_watched(pipeline, method, condition, WARM, noise_of(condition, 3))
-    assert found.result.tokens.tolist() == whole.result.tokens.tolist()
-    assert found.token_bias == pytest.approx(whole.token_bias, abs=1e-5)
+    in_small_passes = draw_watched(pipeline, method, condition, WARM, noise_of(condition, 3))
+    assert in_small_passes.result.tokens.tolist() == whole.result.tokens.tolist()
+    assert in_small_passes.token_bias == pytest.approx(whole.token_bias, abs=1e-5)
     assert {size for size in sizes if size > 9} == {sizes[0]}, "but for the prompt"
 
 
 def test_a_judge_is_opened_where_prompts_or_the_family_tell_its_slots(models: Path) -> None:
     index, context = read_index(models), EngineContext(threads=1)
-    for told in (index, replace(index, condition="ids")):
-        judge = open_judge(models, told, index.resolutions[0], context)
+    for variant in (index, replace(index, condition="ids")):
+        judge = open_judge(models, variant, index.resolutions[0], context)
         assert judge is not None
         assert judge.engine.classes == {slot: len(values) for slot, values in TEXTURED_SLOTS.items()}
     assert open_judge(models, replace(index, condition="ids", family="llamagen"), index.resolutions[0], context) is None
@@ -155,15 +155,15 @@ def test_what_is_stored_is_the_rounded_model(runs: Path, models: Path) -> None:
     trained = load_whole(runs / "guided" / CHECKPOINT)["model"]
     rounded = load_target(runs / "guided" / CHECKPOINT)
     round_to_scaled_rows(rounded)
-    wanted = rounded.state_dict()
+    expected = rounded.state_dict()
     stored = load_file(models / "target.safetensors")
     matrix, scale = stored["layers.0.gate_up"], stored["layers.0.gate_up.scale"]
     assert (matrix.dtype, scale.dtype) == (np.int8, np.float16)
-    gate_up = wanted["decoder.layers.0.gate_up.weight"].numpy()
+    gate_up = expected["decoder.layers.0.gate_up.weight"].numpy()
     np.testing.assert_array_equal(ScaledRows(matrix, scale).widened().T, gate_up)
     assert not np.array_equal(gate_up, trained["decoder.layers.0.gate_up.weight"].numpy())
     # Smaller matrices are of 16 bits there, and so here.
-    np.testing.assert_array_equal(stored["head"].T.astype(np.float32), wanted["decoder.head.weight"].numpy())
+    np.testing.assert_array_equal(stored["head"].T.astype(np.float32), expected["decoder.head.weight"].numpy())
 
 
 def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
@@ -172,18 +172,18 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
     for name, grid in (("target64", 8), ("target128", 16)):
         located = load.locate(name, "target", models)
         read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
-        wanted = with_condition_table(on_grid(target, grid)).state_dict()
-        assert read.state_dict().keys() == wanted.keys()
+        expected = with_condition_table(on_grid(target, grid)).state_dict()
+        assert read.state_dict().keys() == expected.keys()
         for key, value in read.state_dict().items():
-            torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)
-    own = load_drafter(runs / "drafter" / CHECKPOINT, target.decoder).state_dict()
+            torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
+    trained_state = load_drafter(runs / "drafter" / CHECKPOINT, target.decoder).state_dict()
     drafters = [load.locate(f"drafter{side}", "drafter", models) for side in (64, 128)]
     low, high = (read_decoder(load_elsewhere("", one), torch.device("cpu")).state_dict() for one in drafters)
-    assert low.keys() == high.keys() == own.keys()
+    assert low.keys() == high.keys() == trained_state.keys()
     for key, value in high.items():
         torch.testing.assert_close(value, low[key], rtol=0, atol=0)
-        largest = float(own[key].abs().max())
-        torch.testing.assert_close(value, own[key], rtol=0, atol=0.02 * largest)  # of 8 bits, or 16
+        largest = float(trained_state[key].abs().max())
+        torch.testing.assert_close(value, trained_state[key], rtol=0, atol=0.02 * largest)  # of 8 bits, or 16
 
 
 def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: Path) -> None:
@@ -227,18 +227,18 @@ def test_products_in_8_bits_of_weights_without_a_scale_are_refused(tmp_path: Pat
 def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipeline) -> None:
     target = load_target(runs / "guided" / CHECKPOINT)
     round_to_scaled_rows(target)
-    asked = pipeline.condition(TEXT)
-    low = pipeline.low_target(asked, WARM, 2, int8=False).model._target
+    condition = pipeline.condition(TEXT)
+    low = pipeline.low_target(condition, WARM, 2, int8=False).model._target
     for engine, side in ((low, 64), (pipeline.high, 128)):
-        tokens = engine.encoder.encode(asked).tokens
+        tokens = engine.encoder.encode(condition).tokens
         assert tokens[0, -1] - engine.vocab_size == side_word_id(side)
         words = torch.from_numpy(np.stack([textured_word_ids(parse_textured(TEXT), side), np.zeros(12, np.int64)]))
         with torch.no_grad():
             logits, _ = on_grid(target, side // 8)(torch.zeros(2, (side // 8) ** 2, dtype=torch.int64), words)
-        wanted = sampling_probs(logits[:, :1].numpy(), WARM)
+        expected = sampling_probs(logits[:, :1].numpy(), WARM)
         engine.sample_by(WARM)
-        engine.condition(asked)
-        np.testing.assert_allclose(engine.begin().probs, wanted, atol=1e-5)
+        engine.condition(condition)
+        np.testing.assert_allclose(engine.begin().probs, expected, atol=1e-5)
     assert pipeline.high.encoder.accepts() == low.encoder.accepts()
 
 
@@ -259,23 +259,25 @@ def test_a_low_target_that_multiplies_in_8_bits_drafts_where_there_is_one(models
     """It reads the very weights of the one in float32; what it draws is near, and says what it was drawn with."""
     for side, kinds in ((64, ("target", DRAFT_TARGET)), (128, ("target",))):
         names = [f"target{side}{'_int8' if kind == DRAFT_TARGET else ''}" for kind in kinds]
-        found = [load.manifest(name, models) for name in names]
-        assert [one.kind for one in found] == list(kinds)
-        assert {one.weights for one in found} == {found[0].weights}
+        manifests = [load.manifest(name, models) for name in names]
+        assert [one.kind for one in manifests] == list(kinds)
+        assert {one.weights for one in manifests} == {manifests[0].weights}
     assert not (models / "target128_int8.onnx").exists()
     pipeline = OPEN(models)
-    asked = pipeline.condition(TEXT)
-    usual, eight, exact = (pipeline.low_target(asked, WARM, 2, int8=int8).model._target for int8 in (None, True, False))
+    condition = pipeline.condition(TEXT)
+    usual, eight, exact = (
+        pipeline.low_target(condition, WARM, 2, int8=int8).model._target for int8 in (None, True, False)
+    )
     assert usual is eight is not exact
-    said = []
+    probs = []
     for target in (eight, exact):
         target.sample_by(WARM)
-        target.condition(asked)
-        said.append(target.begin().probs)
-    assert 0 < np.abs(said[0] - said[1]).max() < 0.05
+        target.condition(condition)
+        probs.append(target.begin().probs)
+    assert 0 < np.abs(probs[0] - probs[1]).max() < 0.05
     assert {"target64", "target64_int8"} <= set(pipeline.fingerprint()["sha256"])
-    found = list(check_invariance(models, ("target64_int8",)))
-    assert {(one.model, one.precision, one.passed) for one in found} == {("target64_int8", "int8", True)}
+    checks = list(check_invariance(models, ("target64_int8",)))
+    assert {(one.model, one.precision, one.passed) for one in checks} == {("target64_int8", "int8", True)}
     elsewhere = replace(pipeline.low, backend="tensorrt")
     with pytest.raises(EngineError, match=r"backend tensorrt runs none; set draft_int8=none"):
         elsewhere.target(2, int8=True)
@@ -286,7 +288,7 @@ def test_a_low_target_that_multiplies_in_8_bits_drafts_where_there_is_one(models
     bare = OPEN(without)
     assert drawn(bare, WARM, "mulo-islands").drafter_nfe > 0
     with pytest.raises(EngineError, match=r"holds none for target64 .`underpaint export target` .* draft_int8=none"):
-        bare.low_target(asked, WARM, 2, int8=True)
+        bare.low_target(condition, WARM, 2, int8=True)
 
 
 def test_what_lies_between_the_sides_is_made_by_the_world_or_beside_it(
@@ -294,19 +296,19 @@ def test_what_lies_between_the_sides_is_made_by_the_world_or_beside_it(
 ) -> None:
     folder = Path(copytree(models, tmp_path / "models"))
     super_resolution = ("--preset", "paper", "--set", "mulo-islands.window=4", "--set", "mulo-islands.draft_window=4")
-    asked = ("compare", TEXT, "--models", folder, "--methods", "ar,mulo-islands", *super_resolution)
-    done = called(*asked, "--out", tmp_path / "c")
+    command = ("compare", TEXT, "--models", folder, "--methods", "ar,mulo-islands", *super_resolution)
+    done = called(*command, "--out", tmp_path / "c")
     assert done.exit_code == 2, done.output
-    told = " ".join(done.stderr.split())
-    assert "there is no model 'superres'; make it with `underpaint train world --only superres --hours 12`" in told
-    assert f"`underpaint export superres --out {folder}`" in told
-    assert "nearest, bicubic, or one that the folder has: latent, latent-ce" in told
+    message = " ".join(done.stderr.split())
+    assert "there is no model 'superres'; make it with `underpaint train world --only superres --hours 12`" in message
+    assert f"`underpaint export superres --out {folder}`" in message
+    assert "nearest, bicubic, or one that the folder has: latent, latent-ce" in message
     beside = "--tokenizer runs/world/tokenizer/checkpoint.pt --out runs/world/sampler_up_gan"
-    made = f"make it with `underpaint train sampler --direction up --losses gan {beside}` and `underpaint export"
-    with pytest.raises(ValueError, match=f"'sampler_up_gan'; {made} sampler_up_gan --out {folder}`, or take"):
+    advice = f"make it with `underpaint train sampler --direction up --losses gan {beside}` and `underpaint export"
+    with pytest.raises(ValueError, match=f"'sampler_up_gan'; {advice} sampler_up_gan --out {folder}`, or take"):
         OPEN(folder).resampler("latent-gan", 2)
     export_tiny(runs, folder, "superres")
-    done = called(*asked, "--out", tmp_path / "c")
+    done = called(*command, "--out", tmp_path / "c")
     assert done.exit_code == 0, done.output
 
 
@@ -320,9 +322,9 @@ def test_published_counts_of_near_codes_fit_a_codebook_of_4096(models: Path, mon
             build_method(spec.name, resolve(spec.name, temperature, preset="paper"), tables)
     # They are found once, and each opening has a table of its own.
     monkeypatch.setattr("underpaint.runtime.pipeline.nearest_codes", None)
-    found = tables.neighbours.copy()
+    neighbours = tables.neighbours.copy()
     tables.neighbours[:] = 0
-    np.testing.assert_array_equal(_tables(models, read_index(models), 4096).neighbours, found)
+    np.testing.assert_array_equal(_tables(models, read_index(models), 4096).neighbours, neighbours)
 
 
 def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: Path) -> None:
@@ -330,15 +332,15 @@ def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: 
     rank_acceptance.main(
         [*("--models", str(models), "--resolution", "64", "--prompts-count", "1"), "--ranks", "2", "--out", str(out)]
     )
-    found = json.loads(out.read_text())
-    assert (found["vocab_size"], found["sampler"]["guidance"]) == (48, 1.0)
+    results = json.loads(out.read_text())
+    assert (results["vocab_size"], results["sampler"]["guidance"]) == (48, 1.0)
 
 
 def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
     judge = judge_of(pipeline)
     assert judge is not None
-    found = judge.read(pipeline.picture(np.arange(256) % 48))
-    assert set(found.values) == set(TEXTURED_SLOTS) == set(found.scores)
+    reading = judge.read(pipeline.picture(np.arange(256) % 48))
+    assert set(reading.values) == set(TEXTURED_SLOTS) == set(reading.scores)
     assert "things_and_finishes" in judge.reference.accuracy
     assert len({one.caption() for one in read_conditions(pipeline, (), None)}) == 8
 
@@ -353,18 +355,18 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     table = tmp_path / "compare.json"
     done = called("compare", *small, "--methods", "ar,adt+lantern", "--out", tmp_path / "c", "--json", table)
     assert done.exit_code == 0, done.output
-    held = json.loads(table.read_text())
-    assert (held["settings"]["top_k"], held["settings"]["guidance"]) == (0, 1.0)
-    assert held["settings"]["preset"] == "tuned"
-    assert held["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 8
-    asked = (*small[:4], "--method", "eagle2", "--preset", "paper", "--save-tokens", "--out", out)
-    assert called("generate", TEXT, *asked).exit_code == 0
+    results = json.loads(table.read_text())
+    assert (results["settings"]["top_k"], results["settings"]["guidance"]) == (0, 1.0)
+    assert results["settings"]["preset"] == "tuned"
+    assert results["settings"]["methods"]["adt+lantern"]["policy_settings"]["total_tokens"] == 8
+    options = (*small[:4], "--method", "eagle2", "--preset", "paper", "--save-tokens", "--out", out)
+    assert called("generate", TEXT, *options).exit_code == 0
     assert max(json.loads(out.with_suffix(".json").read_text())["nodes"]) > 6
     assert max(draw_once(OPEN(models, resolution=64), TEXT, "eagle2", preset="paper").nodes or ()) > 6
     done = called("sweep", *small, "--vary", "zipar.window=2,4", "--out", tmp_path / "s")
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "tuned"
-    for row in held["rows"]:
+    for row in results["rows"]:
         assert set(row["attribute_accuracy"]) == set(TEXTURED_SLOTS)
         assert row["attribute_log_probability"] < 0
     figures = tmp_path / "premises.json"
@@ -428,8 +430,8 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(
 
 def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> None:
     def refused(change: str, message: str, *command: str) -> None:
-        asked, out = command or ("generate", TEXT), tmp_path / "x.png"
-        done = called(*asked, "--models", tmp_path / change, "--out", out)
+        arguments, out = command or ("generate", TEXT), tmp_path / "x.png"
+        done = called(*arguments, "--models", tmp_path / change, "--out", out)
         assert done.exit_code == 2, done.output
         assert message in done.stderr
         assert not out.exists()
@@ -438,9 +440,9 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
         return Path(copytree(models, tmp_path / change))
 
     weights = copy("flipped") / "target.safetensors"
-    held = bytearray(weights.read_bytes())
-    held[-1] ^= 1
-    weights.write_bytes(held)
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
     refused("flipped", "the file was changed; export the model again")
     weights = copy("cut") / "target.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
@@ -472,8 +474,8 @@ def test_targets_that_a_pair_guides_have_a_folder_of_their_own(runs: Path, model
     assert not {name for name in differing if name.startswith(("embedding", "head"))}, "one drafter can serve both"
     assert any(name.startswith("layers.") for name in differing)
     assert load.manifest("target128", folder).recipe.endswith("underpaint export target_pair")
-    asked = OPEN(folder)
-    plain, drafted = (drawn(asked, SamplingParams(guidance=3.0, temperature=0.0), name) for name in ("ar", "eagle2"))
+    pipeline = OPEN(folder)
+    plain, drafted = (drawn(pipeline, SamplingParams(guidance=3.0, temperature=0.0), name) for name in ("ar", "eagle2"))
     assert plain.tokens == drafted.tokens
     export_tiny(runs, folder, "drafter")
     assert read_index(folder).sampling().guidance == 3.0

@@ -48,21 +48,21 @@ class Checked:
         """Commit, to the cache and to the lists."""
         keys = self.run(count)
         self.cache.commit(positions, counts)
-        for row, held in enumerate(self.keys):
+        for row, row_keys in enumerate(self.keys):
             chosen = np.arange(count)[positions] if isinstance(positions, slice) else positions
             chosen = chosen[row] if chosen.ndim == 2 else chosen
-            held += [keys[:, row, :, at] for at in chosen[: None if counts is None else counts[row]]]
+            row_keys += [keys[:, row, :, at] for at in chosen[: None if counts is None else counts[row]]]
 
     def check(self) -> None:
         """Everything committed is there and visible, and nothing else is visible."""
-        assert self.cache.lengths.tolist() == [len(held) for held in self.keys]
+        assert self.cache.lengths.tolist() == [len(row_keys) for row_keys in self.keys]
         bias = self.cache.past_bias
         assert bias.shape == (self.rows, 1, self.cache.slots)
-        for row, held in enumerate(self.keys):
+        for row, row_keys in enumerate(self.keys):
             hidden = self.hidden[row] if self.hidden else 0
-            visible = (np.arange(self.cache.slots) >= hidden) & (np.arange(self.cache.slots) < len(held))
+            visible = (np.arange(self.cache.slots) >= hidden) & (np.arange(self.cache.slots) < len(row_keys))
             np.testing.assert_array_equal(bias[row, 0], np.where(visible, 0, MASKED_SCORE))
-            for slot, key in enumerate(held):
+            for slot, key in enumerate(row_keys):
                 np.testing.assert_array_equal(self.memory.keys[:, row, :, :, slot], key)
                 np.testing.assert_array_equal(self.memory.values[:, row, :, slot], -key)
 
@@ -77,8 +77,8 @@ def commits(draw: st.DrawFn, rows: int) -> tuple[int, np.ndarray | slice, tuple[
         return count, slice(draw(st.integers(0, count)), count), draw(counts)
     if kind == "shared":
         return count, np.array(draw(chosen), dtype=np.int64), draw(counts)
-    own = [draw(st.permutations(range(count))) for _ in range(rows)]
-    return count, np.array(own), draw(counts)
+    positions = [draw(st.permutations(range(count))) for _ in range(rows)]
+    return count, np.array(positions), draw(counts)
 
 
 @settings(max_examples=200, deadline=None)
@@ -100,8 +100,8 @@ def test_scratch_and_what_is_written_over_change_no_length() -> None:
     assert checked.cache.write_scratch(1) == 2
     checked.check()
     for row, length in enumerate((3, 1)):
-        found = checked.memory.keys[:, row, :, :, length + 1 : length + 3]
-        np.testing.assert_array_equal(found, keys[:, row].swapaxes(2, 3))
+        scratch_keys = checked.memory.keys[:, row, :, :, length + 1 : length + 3]
+        np.testing.assert_array_equal(scratch_keys, keys[:, row].swapaxes(2, 3))
     keys = checked.run(3)
     checked.cache.write_at(np.array([2, 0, 1]), np.array([0, 8, 9]))
     assert checked.cache.lengths.tolist() == [3, 1]

@@ -41,8 +41,8 @@ def test_pictures_of_unequal_progress_share_a_pass(decoder: LoadedDecoder) -> No
         together.cache.commit(slice(None), counts)
         for row, (engine, count) in enumerate(zip(alone, counts, strict=True)):
             cells = np.arange(done[row], done[row] + count)
-            own = engine.run(tokens[row, cells], cells, causal(count)).logits
-            np.testing.assert_allclose(logits[row, :count], own[0], atol=1e-4)
+            single_logits = engine.run(tokens[row, cells], cells, causal(count)).logits
+            np.testing.assert_allclose(logits[row, :count], single_logits[0], atol=1e-4)
             engine.cache.commit(slice(None))
         done += counts
         assert together.cache.lengths.tolist() == (decoder.config.prefix + done).tolist()
@@ -50,15 +50,15 @@ def test_pictures_of_unequal_progress_share_a_pass(decoder: LoadedDecoder) -> No
 
 def test_hidden_slots_are_seen_by_no_later_position(decoder: LoadedDecoder) -> None:
     """Row 1 never sees its first three positions, whatever stands there; row 0 does."""
-    found = []
+    logits = []
     for first in (5, 900):
         engine = decoder.open(2)
         engine.begin((0, 3))
         engine.run(np.array([first, first + 1, first + 2]), np.arange(3), causal(3))
         engine.cache.commit(slice(None))
-        found.append(engine.run(np.array([7]), np.array([3]), causal(1)).logits[:, 0].copy())
-    np.testing.assert_array_equal(found[0][1], found[1][1])
-    assert np.abs(found[0][0] - found[1][0]).max() > 1e-2
+        logits.append(engine.run(np.array([7]), np.array([3]), causal(1)).logits[:, 0].copy())
+    np.testing.assert_array_equal(logits[0][1], logits[1][1])
+    assert np.abs(logits[0][0] - logits[1][0]).max() > 1e-2
 
 
 def test_sampling_changes_between_passes_and_engines_do_not_pile_up(decoder: LoadedDecoder) -> None:

@@ -182,7 +182,7 @@ def test_a_graph_that_cannot_be_captured_runs_all_the_same(gpu_wheel: Callable[.
     runtime.refusals = ["This session cannot use the graph capture feature as requested by the user"]
     _, opened = open_capturing(GRAPH, EngineContext(threads=1, backend="cuda"), plain=SIZES)
     assert not GpuBackend("cuda", 0).captures(opened)
-    assert [asked[0][1]["enable_cuda_graph"] for asked in runtime.asked] == ["1", "0"]
+    assert [request[0][1]["enable_cuda_graph"] for request in runtime.asked] == ["1", "0"]
     runtime.refusals = ["libnvinfer.so.10: cannot open\nand more"]
     with pytest.raises(EngineError, match=r"could not load it \(libnvinfer.so.10: cannot open\); it needs CUDA 13"):
         open_session(GRAPH, EngineContext(threads=1, backend="cuda"))
@@ -228,7 +228,7 @@ def test_a_plug_in_provider_is_asked_for_by_its_device(
     devices: list[Any] = []
     plugin = SimpleNamespace(get_ep_name=lambda: name, get_library_path=lambda: "library.so")
     real = providers.import_module
-    monkeypatch.setattr(providers, "import_module", lambda asked: plugin if "nv_tensorrt" in asked else real(asked))
+    monkeypatch.setattr(providers, "import_module", lambda module: plugin if "nv_tensorrt" in module else real(module))
     runtime.get_ep_devices = lambda: devices
     runtime.register_execution_provider_library = lambda name, path: devices.append(SimpleNamespace(ep_name=name))
     check_provider("nv-tensorrt-rtx")
@@ -240,7 +240,7 @@ def test_a_plug_in_provider_is_asked_for_by_its_device(
     def opened(model: Any, options: Any, enable_fallback: int) -> Any:
         return SimpleNamespace(get_providers=lambda: [name, "CPUExecutionProvider"], disable_fallback=lambda: None)
 
-    monkeypatch.setattr(context, "_options", lambda given: Options())
+    monkeypatch.setattr(context, "_options", lambda engine_context: Options())
     runtime.InferenceSession = opened  # type: ignore[method-assign]
     open_session(GRAPH, EngineContext(threads=1, backend="nv-tensorrt-rtx"))
     assert added == [(devices, {"enable_cuda_graph": "0"})]
@@ -264,9 +264,9 @@ def test_a_pipelines_record_says_what_ran_it(gpu_wheel: Callable[..., Runtime]) 
     """Of all its sessions; the judge stays on the CPU, so that every backend has the same one."""
     runtime = gpu_wheel()
     pipeline = Pipeline.open(FOLDER, resolution=64, backend="cuda:1", context=EngineContext(threads=1))
-    told = pipeline.fingerprint()
+    fingerprint = pipeline.fingerprint()
     options = {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "0"}
-    assert (told["engine"], told["provider"]["options"]) == ("cuda:1", {"CUDAExecutionProvider": options})
+    assert (fingerprint["engine"], fingerprint["provider"]["options"]) == ("cuda:1", {"CUDAExecutionProvider": options})
     assert pipeline.loaded_drafter is not None
     assert runtime.asked == [[("CUDAExecutionProvider", options)]] * 3, "the target, the tokenizer, the drafter"
     assert judge_of(pipeline) is not None

@@ -14,24 +14,24 @@ def gaussian(seed, width=6):
 
 def test_gaussians_with_one_covariance_are_as_far_apart_as_their_means():
     (mean_a, covariance), (mean_b, _) = gaussian(1), gaussian(2)
-    found = gaussian_distance(mean_a, covariance, mean_b, covariance)
-    assert found == pytest.approx(((mean_a - mean_b) ** 2).sum(), abs=1e-6)
+    distance = gaussian_distance(mean_a, covariance, mean_b, covariance)
+    assert distance == pytest.approx(((mean_a - mean_b) ** 2).sum(), abs=1e-6)
 
 
 def test_gaussians_that_share_axes_have_the_distance_of_their_deviations():
     mean, covariance = gaussian(3)
     _, axes = np.linalg.eigh(covariance)
     one, other = np.array([1.0, 2, 3, 4, 5, 6]), np.array([2.0, 2, 1, 0, 5, 9])
-    found = gaussian_distance(mean, (axes * one) @ axes.T, mean, (axes * other) @ axes.T)
-    assert found == pytest.approx(((np.sqrt(one) - np.sqrt(other)) ** 2).sum(), abs=1e-6)
+    distance = gaussian_distance(mean, (axes * one) @ axes.T, mean, (axes * other) @ axes.T)
+    assert distance == pytest.approx(((np.sqrt(one) - np.sqrt(other)) ** 2).sum(), abs=1e-6)
 
 
 def test_any_two_gaussians_by_the_root_of_the_product():
     linalg = pytest.importorskip("scipy.linalg")
     (mean_a, cov_a), (mean_b, cov_b) = gaussian(4), gaussian(5)
     root = linalg.sqrtm(cov_a @ cov_b).real
-    wanted = ((mean_a - mean_b) ** 2).sum() + np.trace(cov_a + cov_b - 2 * root)
-    assert gaussian_distance(mean_a, cov_a, mean_b, cov_b) == pytest.approx(wanted, abs=1e-6)
+    expected = ((mean_a - mean_b) ** 2).sum() + np.trace(cov_a + cov_b - 2 * root)
+    assert gaussian_distance(mean_a, cov_a, mean_b, cov_b) == pytest.approx(expected, abs=1e-6)
 
 
 def test_features_of_two_networks_have_no_distance():

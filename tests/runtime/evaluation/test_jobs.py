@@ -27,8 +27,14 @@ def planned(prompts=3, seeds=2, settings=(), temperature=1.0, names=("ar", "eagl
     sampling = SamplingParams(temperature=temperature)
     methods = build_methods(models, named_variants(names, {"eagle2": settings}), temperature)
     comparison = ComparisonPlan(methods, choose_prompts(prompts), tuple(range(seeds)), sampling)
-    own = {"eagle2": tuple(settings)}
-    return RunPlan((ModelPlan.for_workers(ModelSpec("synthetic"), models, comparison, own, {}, likelihood=likelihood),))
+    method_settings = {"eagle2": tuple(settings)}
+    return RunPlan(
+        (
+            ModelPlan.for_workers(
+                ModelSpec("synthetic"), models, comparison, method_settings, {}, likelihood=likelihood
+            ),
+        )
+    )
 
 
 def drawer(plan):
@@ -85,15 +91,15 @@ def test_what_a_report_tells_of_pictures_and_tokens_comes_from_the_log(tmp_path,
     with monkeypatch.context() as patched:
         patched.setattr(SyntheticPipeline, "picture", None)
         patched.setattr("underpaint.runtime.evaluation.picture_quality.image_log_likelihood", None)
-        found = statistics(plan, tmp_path)
-    base, lantern = found
+        rows = statistics(plan, tmp_path)
+    base, lantern = rows
     assert (base["log_likelihood_over_ar"], base["auc"]) == (0.0, 0.5)
     assert lantern["log_likelihood"] not in (None, base["log_likelihood"])
     assert lantern["log_likelihood_over_ar"] == pytest.approx(lantern["log_likelihood"] - base["log_likelihood"])
     assert lantern["auc"] is not None
     without = statistics(planned(prompts=8, seeds=1, names=("ar", "lantern"), likelihood=False), tmp_path)
     assert [row["log_likelihood"] for row in without] == [None, None]
-    assert [row["auc"] for row in without] == [row["auc"] for row in found]
+    assert [row["auc"] for row in without] == [row["auc"] for row in rows]
 
 
 def test_a_log_cut_anywhere_loses_its_last_jobs_alone(tmp_path):
@@ -106,9 +112,9 @@ def test_a_log_cut_anywhere_loses_its_last_jobs_alone(tmp_path):
     seen = {}
     for length in range(0, len(whole), 97):
         path.write_bytes(whole[:length])
-        found = list(plan.open_log(tmp_path).records)
-        assert found == order[: len(found)]
-        seen.setdefault(len(found), length)
+        keys = list(plan.open_log(tmp_path).records)
+        assert keys == order[: len(keys)]
+        seen.setdefault(len(keys), length)
     assert set(seen) == {0, 1, 2, 3}
     path.write_bytes(whole[: seen[2]])
     drawn(plan, tmp_path)
@@ -139,12 +145,12 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     plan, other = planned(), planned(temperature=0.5)
     late = other.open_log(tmp_path, shared=True)
     drawn(plan, tmp_path)
-    held = sorted(path.name for path in tmp_path.iterdir())
+    file_names = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(OtherRun, match=r"belongs to another comparison \(it differs in temperature"):
         other.open_log(tmp_path)
     with pytest.raises(OtherRun, match="belongs to another comparison"):
         late.begin()
-    assert sorted(path.name for path in tmp_path.iterdir()) == held
+    assert sorted(path.name for path in tmp_path.iterdir()) == file_names
     (path,) = DrawingLog.files(tmp_path)
     path.write_bytes(path.read_bytes().replace(b'"seed": 0', b'"seed": 1', 1))
     with pytest.raises(ValueError, match="line 2: its checksum is of another text"):
@@ -168,12 +174,12 @@ def test_a_record_holds_what_a_reader_needs(tmp_path):
     assert job.picture.startswith(b"\x89PNG")
     log = plan.open_log(tmp_path)
     log.keep(job)
-    held = plan.open_log(tmp_path)
-    (back,) = held
+    reopened_log = plan.open_log(tmp_path)
+    (back,) = reopened_log
     assert back.drawing == job.drawing
     assert (back.processor, back.log_likelihood) == (job.processor, job.log_likelihood)
     assert back.reading.features.tolist() == job.reading.features.tolist()
-    assert held.picture(job.key).shape == (64, 64, 3)
+    assert reopened_log.picture(job.key).shape == (64, 64, 3)
 
 
 def test_other_files_on_a_worker_are_refused():

@@ -36,8 +36,8 @@ def test_passes_of_any_size_tell_what_drawing_saw(most: int) -> None:
 
 def test_other_tokens_are_less_likely_than_drawn_ones_on_the_mean():
     rng = np.random.default_rng(0)
-    drawn = [draw_image(target(), sampling(0, number), greedy=False).tokens for number in range(20)]
-    likely = np.mean([tokens_log_likelihood(target(), tokens, 64) for tokens in drawn])
+    drawn_tokens = [draw_image(target(), sampling(0, number), greedy=False).tokens for number in range(20)]
+    likely = np.mean([tokens_log_likelihood(target(), tokens, 64) for tokens in drawn_tokens])
     changed = np.mean([tokens_log_likelihood(target(), rng.integers(VOCAB, size=12), 64) for _ in range(20)])
     assert likely > changed + 0.2
 
@@ -53,14 +53,14 @@ def test_a_token_that_the_target_rules_out_leaves_the_mean_finite():
 
 
 def test_images_are_judged_by_the_whole_distribution_of_their_condition():
-    asked = SamplingParams(guidance=3.0, temperature=0.0, top_k=5, top_p=0.5)
-    assert whole_distribution(asked) == SamplingParams(guidance=3.0, temperature=1.0, top_k=0, top_p=1.0)
+    params = SamplingParams(guidance=3.0, temperature=0.0, top_k=5, top_p=0.5)
+    assert whole_distribution(params) == SamplingParams(guidance=3.0, temperature=1.0, top_k=0, top_p=1.0)
     models, (one, other) = SyntheticPipeline(), choose_prompts(2)
     tokens = np.arange(16) % 7
-    found = image_log_likelihood(models, one, tokens, asked)
-    warm = models.target(one, whole_distribution(asked)).model
-    assert found == pytest.approx(tokens_log_likelihood(warm, tokens, 3), abs=1e-12)
-    assert found != image_log_likelihood(models, other, tokens, asked)
+    log_likelihood = image_log_likelihood(models, one, tokens, params)
+    warm = models.target(one, whole_distribution(params)).model
+    assert log_likelihood == pytest.approx(tokens_log_likelihood(warm, tokens, 3), abs=1e-12)
+    assert log_likelihood != image_log_likelihood(models, other, tokens, params)
 
 
 @pytest.mark.parametrize("width", [None, 1, 3, 4, 48])
@@ -71,9 +71,9 @@ def test_the_largest_pass_has_room_for_ends_of_lines(width: int | None) -> None:
     config = SimpleNamespace(eol_id=None if width is None else 7, width=width or 4)
     for widest in (None, 1, 2, 5, 8, 32, 64, 200):
         decoding.decoder = SimpleNamespace(max_positions=lambda rows, most=widest: most, config=config)  # type: ignore[assignment]
-        found = decoding.most_nodes(64)
-        ends = 0 if width is None else -(-found // width)
-        assert found == 1 or found + ends <= (widest or 64 + ends)
-        assert widest is not None or found == 64
-        assert widest is None or width is not None or found == min(64, widest)
-        assert widest is None or width is None or found >= min(64, widest - -(-widest // width))
+        nodes = decoding.most_nodes(64)
+        ends = 0 if width is None else -(-nodes // width)
+        assert nodes == 1 or nodes + ends <= (widest or 64 + ends)
+        assert widest is not None or nodes == 64
+        assert widest is None or width is not None or nodes == min(64, widest)
+        assert widest is None or width is None or nodes >= min(64, widest - -(-widest // width))

@@ -59,10 +59,10 @@ def written(folder: Path, form: str) -> Path:
 def test_every_form_is_found_out_and_read(tmp_path, form):
     path = written(tmp_path, form)
     assert find_form(PromptSource.read(path)) == form
-    found = read_prompts(path)
-    assert [one.text for one in found] == ["a fox", 'a "red" cat']
-    assert len({one.key for one in found}) == 2
-    assert read_prompts(path, form, count=1, skip=1) == found[1:]
+    prompts = read_prompts(path)
+    assert [one.text for one in prompts] == ["a fox", 'a "red" cat']
+    assert len({one.key for one in prompts}) == 2
+    assert read_prompts(path, form, count=1, skip=1) == prompts[1:]
 
 
 def test_a_bom_and_a_folder_of_texts_are_read(tmp_path):
@@ -78,8 +78,8 @@ def test_a_bom_and_a_folder_of_texts_are_read(tmp_path):
 def test_imagenets_class_index_is_read_by_number(tmp_path):
     path = tmp_path / "imagenet_class_index.json"
     path.write_text(json.dumps({"10": ["n2", "great_grey_owl"], "2": ["n1", "tench"]}))
-    found = read_prompts(path)
-    assert [(one.text, one.details["class"]) for one in found] == [("tench", 2), ("great grey owl", 10)]
+    prompts = read_prompts(path)
+    assert [(one.text, one.details["class"]) for one in prompts] == [("tench", 2), ("great grey owl", 10)]
 
 
 def test_what_a_scorer_wants_back_is_kept(tmp_path):
@@ -154,8 +154,8 @@ def test_an_empty_folder_and_too_few_prompts_are_refused(tmp_path):
 def test_the_first_of_repeated_prompts_can_be_kept(tmp_path):
     path = tmp_path / "twice.txt"
     path.write_text("a fox\na cat\na fox\n")
-    found = read_prompts(path, repeated="first")
-    assert [(one.text, one.key) for one in found] == [("a fox", "line 1"), ("a cat", "line 2")]
+    prompts = read_prompts(path, repeated="first")
+    assert [(one.text, one.key) for one in prompts] == [("a fox", "line 1"), ("a cat", "line 2")]
 
 
 def test_prompts_without_words_are_counted_or_skipped(tmp_path):
@@ -175,9 +175,9 @@ def test_prompts_without_words_are_counted_or_skipped(tmp_path):
 def test_quotation_marks_of_tables_are_the_texts_or_around_it(tmp_path):
     rows = ['"a fox"', '"a ""red"" cat"', '"Stop" and "Go" on a sign', 'a sign: "Stop"']
     (tmp_path / "parti.tsv").write_text("Prompt\tNote\n" + "".join(f"{row}\tx\n" for row in rows))
-    found = read_prompts(tmp_path / "parti.tsv")
-    assert [one.text for one in found] == ["a fox", 'a "red" cat', '"Stop" and "Go" on a sign', 'a sign: "Stop"']
-    assert [one.key for one in found] == ["line 2", "line 3", "line 4", "line 5"]
+    prompts = read_prompts(tmp_path / "parti.tsv")
+    assert [one.text for one in prompts] == ["a fox", 'a "red" cat', '"Stop" and "Go" on a sign', 'a sign: "Stop"']
+    assert [one.key for one in prompts] == ["line 2", "line 3", "line 4", "line 5"]
     (tmp_path / "dpg.csv").write_bytes(b'item_id,text\r\n1,"a fox,\r\nleft of a cat"\r\n\r\n2,a dog\r\n')
     assert [one.text for one in read_prompts(tmp_path / "dpg.csv")] == ["a fox, left of a cat", "a dog"]
 
@@ -185,8 +185,8 @@ def test_quotation_marks_of_tables_are_the_texts_or_around_it(tmp_path):
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x1e"])
 def test_lines_end_in_line_feeds_and_carriage_returns_only(tmp_path, mark):
     (tmp_path / "mine.txt").write_text(f"a fox{mark}and a cat\na dog\n", encoding="utf-8", newline="")
-    found = read_prompts(tmp_path / "mine.txt")
-    assert [(one.text, one.key) for one in found] == [(f"a fox{mark}and a cat", "line 1"), ("a dog", "line 2")]
+    prompts = read_prompts(tmp_path / "mine.txt")
+    assert [(one.text, one.key) for one in prompts] == [(f"a fox{mark}and a cat", "line 1"), ("a dog", "line 2")]
     lines = json.dumps({"prompt": f"a fox{mark}and a cat"}, ensure_ascii=False) + '\r{"prompt": "a dog"}\r\n'
     (tmp_path / "mine.jsonl").write_text(lines, encoding="utf-8", newline="")
     if mark not in "\x0b\x0c\x1c\x1e":  # control characters are escaped in JSON

@@ -46,18 +46,18 @@ def test_what_is_recorded_is_what_was_drawn(tmp_path):
     log = drawn(plan, tmp_path)
     replays = ReplayLog(tmp_path, plan.to_dict())
     record_replays(plan, log, replays, 1, ignore)
-    held = replays.replays()
-    assert [one.method for one in held] == ["ar", "eagle1", "adt+lantern"]
-    assert {one.seed for one in held} == {3}
-    for one in held:
+    stored_replays = replays.replays()
+    assert [one.method for one in stored_replays] == ["ar", "eagle1", "adt+lantern"]
+    assert {one.seed for one in stored_replays} == {3}
+    for one in stored_replays:
         drawing = log.drawing(one.key)
         assert one.tokens == drawing.tokens
         assert all(isinstance(event, TreeEvent) for event in one.events)
         assert tuple(len(event.path) for event in one.events[1:]) == drawing.accepted
         tokens = [(*(event.tokens[node] for node in event.path), event.extra) for event in one.events]
         assert tuple(token for part in tokens for token in part) == drawing.tokens
-    assert ReplayLog(tmp_path, plan.to_dict()).replays() == held
-    assert ReplayLog(tmp_path, None).replays() == held
+    assert ReplayLog(tmp_path, plan.to_dict()).replays() == stored_replays
+    assert ReplayLog(tmp_path, None).replays() == stored_replays
 
 
 def test_a_stop_keeps_what_is_recorded_and_another_run_replaces_it(tmp_path):
@@ -87,7 +87,7 @@ def test_another_picture_is_told(tmp_path):
     key = next(iter(log)).drawing
     tokens = list(key.tokens)
     tokens[5] = (tokens[5] + 1) % 40
-    asked = ReplayLog(tmp_path, plan.to_dict())
+    replays = ReplayLog(tmp_path, plan.to_dict())
     with pytest.raises(RuntimeError, match="another picture"):
         record(
             PIPELINE,
@@ -96,7 +96,7 @@ def test_another_picture_is_told(tmp_path):
             Replay("ar", key.prompt, 3, "tree", (), ()).key,
             tuple(tokens),
         )
-    assert asked.replays() == ()
+    assert replays.replays() == ()
 
 
 @pytest.mark.parametrize("name", ["eagle2", "speculative", "eagle1", "block"])
@@ -116,15 +116,15 @@ def test_the_report_tells_the_bias(tmp_path):
     log, replays = drawn(plan, tmp_path), ReplayLog(tmp_path, plan.to_dict())
     assert [row.token_bias for row in make_report(plan, log).rows] == [0.0, 0.0, None, None]
     record_replays(plan, log, replays, 2, ignore)
-    held = [one.token_bias for one in replays.replays() if one.method == "lantern"]
-    assert len(held) == 2
+    biases = [one.token_bias for one in replays.replays() if one.method == "lantern"]
+    assert len(biases) == 2
     rows = make_report(plan, log, replays.replays()).rows
-    assert rows[2].token_bias == pytest.approx(np.mean(held))
-    assert 0.0 < min(held) <= rows[2].token_bias_low <= rows[2].token_bias <= rows[2].token_bias_high <= max(held)
+    assert rows[2].token_bias == pytest.approx(np.mean(biases))
+    assert 0.0 < min(biases) <= rows[2].token_bias_low <= rows[2].token_bias <= rows[2].token_bias_high <= max(biases)
     assert rows[2].token_bias_low < rows[2].token_bias_high
     assert (rows[1].token_bias_low, rows[1].token_bias_high) == (0.0, 0.0)
     (one,) = [row for row in make_report(plan, log, replays.replays()[:4]).rows if row.method == "lantern"]
-    assert (one.token_bias, one.token_bias_low) == (held[0], None)
+    assert (one.token_bias, one.token_bias_low) == (biases[0], None)
     assert rows[3].token_bias == pytest.approx(np.mean([one.token_bias for one in replays.replays()][3::4]))
     assert rows[3].token_bias > 0.0
 
@@ -134,10 +134,10 @@ def test_a_relaxed_method_s_bias_is_measured_while_the_same_picture_is_drawn(nam
     plan = planned(["ar", name])
     log = drawn(plan, tmp_path)
     key = Replay(name, own(plan).conditions[0].caption(), 3, "tree", (), ()).key
-    found = record(PIPELINE, own(plan).methods[1], own(plan), key, log.drawing(key).tokens)
-    assert found.tokens == log.drawing(key).tokens
-    assert found.token_bias is not None
-    assert 0.0 < found.token_bias < 1.0
+    replay = record(PIPELINE, own(plan).methods[1], own(plan), key, log.drawing(key).tokens)
+    assert replay.tokens == log.drawing(key).tokens
+    assert replay.token_bias is not None
+    assert 0.0 < replay.token_bias < 1.0
 
 
 def test_cells_that_a_low_resolution_drafted_have_no_bias_to_measure(tmp_path):
@@ -156,8 +156,8 @@ def test_what_is_lossless_in_truth_has_no_bias_when_it_is_watched(name, settings
     assert method.lossless
     relaxed = dataclasses.replace(method, lossless=False)
     condition = own(plan).conditions[0]
-    found = draw_watched(PIPELINE, relaxed, condition, own(plan).sampling, noise_of(condition, 3))
-    assert found.token_bias == pytest.approx(0.0, abs=1e-9)
+    watched_drawing = draw_watched(PIPELINE, relaxed, condition, own(plan).sampling, noise_of(condition, 3))
+    assert watched_drawing.token_bias == pytest.approx(0.0, abs=1e-9)
 
 
 def test_greedy_rules_have_no_bias_to_measure(tmp_path):

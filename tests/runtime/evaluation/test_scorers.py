@@ -28,8 +28,8 @@ def test_genevals_layout_is_that_of_its_readme(tmp_path):
     names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     first = ["00000/metadata.jsonl", "00000/samples/0000.png", "00000/samples/0001.png"]
     assert names == [*first, "00001/metadata.jsonl", "00001/samples/0000.png"]
-    held = json.loads((tmp_path / "00000" / "metadata.jsonl").read_text())
-    assert held == {**GENEVAL, "prompt": "a photo of a"}
+    metadata = json.loads((tmp_path / "00000" / "metadata.jsonl").read_text())
+    assert metadata == {**GENEVAL, "prompt": "a photo of a"}
     assert (tmp_path / "00001" / "samples" / "0000.png").read_bytes() == png(7)
 
 

@@ -89,14 +89,14 @@ def test_few_drawings_are_spread_evenly_over_all_rounds(drawn: tuple[int, int]) 
 def test_a_run_with_more_hours_keeps_its_drawings(drawn: tuple[int, int], hours: int) -> None:
     count, rounds = drawn
     turns = {turn for turn in range(rounds) if draws_in_round(turn, count, rounds)}
-    kept = {turn for turn in turns if draws_in_round(turn, hours * count, hours * rounds)}
-    assert len(turns - kept) <= 2
+    kept_turns = {turn for turn in turns if draws_in_round(turn, hours * count, hours * rounds)}
+    assert len(turns - kept_turns) <= 2
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=4))
 def test_every_drawing_of_the_protocol_has_plain_autoregression_on_its_prompt(sizes: list[tuple[int, int]]) -> None:
-    wanted = {(place, f"m{at}"): count for at, counts in enumerate(sizes) for place, count in enumerate(counts)}
-    counts = with_baseline_counts({**wanted, (0, BASELINE): 1, (1, BASELINE): 1})
+    method_counts = {(place, f"m{at}"): count for at, counts in enumerate(sizes) for place, count in enumerate(counts)}
+    counts = with_baseline_counts({**method_counts, (0, BASELINE): 1, (1, BASELINE): 1})
     names = [BASELINE, *(f"m{at}" for at in range(len(sizes)))]
     prompts = [SimpleNamespace(caption=lambda turn=turn: f"prompt {turn}") for turn in range(12)]
     plan = SimpleNamespace(conditions=prompts, methods=[SimpleNamespace(name=name) for name in names])

@@ -19,10 +19,10 @@ FEW = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=9)
 
 @given(FEW, FEW)
 def test_the_area_counts_ordered_pairs(negative: list[float], positive: list[float]) -> None:
-    found = area_under_curve(np.array(negative), np.array(positive))
+    area = area_under_curve(np.array(negative), np.array(positive))
     pairs = [(high > low) + 0.5 * (high == low) for low in negative for high in positive]
-    assert found == pytest.approx(np.mean(pairs), abs=1e-12)
-    assert area_under_curve(np.array(positive), np.array(negative)) == pytest.approx(1 - found, abs=1e-12)
+    assert area == pytest.approx(np.mean(pairs), abs=1e-12)
+    assert area_under_curve(np.array(positive), np.array(negative)) == pytest.approx(1 - area, abs=1e-12)
 
 
 @pytest.mark.parametrize("shift", [0.5, 1.5])
@@ -31,20 +31,20 @@ def test_shifted_normals_reach_the_closed_form(shift: float) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(0, 1, (2, 1200, 4))
     rows[1, :, 0] += shift
-    found = two_sample_test(rows[0], rows[1], ClassifierSettings(hidden=4, steps=80))
+    estimate = two_sample_test(rows[0], rows[1], ClassifierSettings(hidden=4, steps=80))
     best = NormalDist().cdf(shift / 2**0.5)
-    assert best - 0.05 < found.value < best + 0.03
-    assert found.low < found.value < found.high
-    assert found.low < best
+    assert best - 0.05 < estimate.value < best + 0.03
+    assert estimate.low < estimate.value < estimate.high
+    assert estimate.low < best
 
 
 def test_sets_of_one_distribution_are_not_told_apart() -> None:
     inside = 0
     for seed in range(12):
         rows = np.random.default_rng([seed, 5]).normal(0, 1, (2, 100, 10))
-        found = two_sample_test(rows[0], rows[1])
-        inside += found.low <= 0.5 <= found.high
-        assert abs(found.value - 0.5) < 0.2
+        estimate = two_sample_test(rows[0], rows[1])
+        inside += estimate.low <= 0.5 <= estimate.high
+        assert abs(estimate.value - 0.5) < 0.2
     assert inside >= 8
 
 
@@ -65,10 +65,10 @@ def test_several_seeds_of_a_prompt_stay_in_one_half() -> None:
     rng = np.random.default_rng(4)
     marks = rng.permutation(np.repeat(np.eye(30)[:, None], 6, axis=1), axis=0)
     base = np.concatenate([marks, np.zeros((30, 6, 30))], axis=-1) + 0.01 * rng.normal(0, 1, (30, 6, 60))
-    own = np.concatenate([np.zeros((30, 6, 30)), marks], axis=-1) + 0.01 * rng.normal(0, 1, (30, 6, 60))
-    leaked = two_sample_test(base.reshape(180, 1, 60), own.reshape(180, 1, 60), ClassifierSettings(decay=0))
+    other_set = np.concatenate([np.zeros((30, 6, 30)), marks], axis=-1) + 0.01 * rng.normal(0, 1, (30, 6, 60))
+    leaked = two_sample_test(base.reshape(180, 1, 60), other_set.reshape(180, 1, 60), ClassifierSettings(decay=0))
     assert leaked.value > 0.95
-    assert abs(two_sample_test(base, own, ClassifierSettings(decay=0)).value - 0.5) < 0.3
+    assert abs(two_sample_test(base, other_set, ClassifierSettings(decay=0)).value - 0.5) < 0.3
     flat = rng.normal(0, 1, (2, 30, 5))
     assert two_sample_test(flat[0], flat[1]) == two_sample_test(flat[0][:, None], flat[1][:, None])
 
@@ -85,10 +85,10 @@ def test_finer_texture_is_seen_though_no_colour_moves() -> None:
 
 def test_features_of_a_plain_picture() -> None:
     plain = np.full((2, 16, 16, 3), 51, np.uint8)
-    found = picture_features(plain)
-    assert found.shape == (2, 8 * 8 * 3 + 4 * 4)
-    np.testing.assert_allclose(found[:, : 8 * 8 * 3], 0.2)
-    np.testing.assert_allclose(found[:, 8 * 8 * 3 :], 0, atol=1e-12)
+    features = picture_features(plain)
+    assert features.shape == (2, 8 * 8 * 3 + 4 * 4)
+    np.testing.assert_allclose(features[:, : 8 * 8 * 3], 0.2)
+    np.testing.assert_allclose(features[:, 8 * 8 * 3 :], 0, atol=1e-12)
     with pytest.raises(ValueError, match="multiple of 16"):
         picture_features(np.zeros((2, 20, 20, 3)))
 

@@ -29,8 +29,8 @@ def opened(family, method="sjd", **more):
 
 
 def shown(image):
-    made = image.drawing
-    return made.tokens, made.target_nfe, made.drafter_nfe
+    drawing = image.drawing
+    return drawing.tokens, drawing.target_nfe, drawing.drafter_nfe
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_compiled_passes_draw_in_batches(monkeypatch):
     alone = [shown(fast.generate(prompt, seed=4)) for prompt in prompts]
     run, passes = SharedPasses.run, count()
 
-    def run_as_a_drawing_that_ends_would(self, asked):
+    def run_as_a_drawing_that_ends_would(self, inputs):
         with torch.inference_mode(next(passes) % 2 == 0):
-            return run(self, asked)
+            return run(self, inputs)
 
     monkeypatch.setattr(SharedPasses, "run", run_as_a_drawing_that_ends_would)
     assert [shown(image) for image in fast.generate(prompts, seed=4, batch=3)] == alone
@@ -70,7 +70,7 @@ def test_passes_are_shared_and_the_next_picture_enters_where_one_ends(monkeypatc
     fast, prompts = opened("janus", "jacobi-lookup")
     lanes = []
     run = SharedPasses.run
-    monkeypatch.setattr(SharedPasses, "run", lambda self, asked: lanes.append(sorted(asked)) or run(self, asked))
+    monkeypatch.setattr(SharedPasses, "run", lambda self, inputs: lanes.append(sorted(inputs)) or run(self, inputs))
     images = fast.generate(prompts * 2, seed=list(range(10)), batch=3)
     passes = [image.drawing.target_nfe - 1 for image in images]
     assert len(set(passes)) > 1
@@ -92,17 +92,17 @@ def test_an_error_in_one_picture_ends_the_batch_and_the_next_batch_draws():
     fast, prompts = opened("emu3")
     drawer = BatchDrawer(fast.pipeline, 2, 2)
     params = fast.live.sampling
-    wanted = [ImageTask(fast.condition(prompt), 1) for prompt in prompts]
+    tasks = [ImageTask(fast.condition(prompt), 1) for prompt in prompts]
     weight = fast.live.body.norm.weight
-    kept = weight.detach().clone()
+    original_weight = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="expected finite logits"):
-        list(drawer.draw(lambda: fast.build(params), params, wanted))
+        list(drawer.draw(lambda: fast.build(params), params, tasks))
     with torch.no_grad():
-        weight.copy_(kept)
-    found = dict(drawer.draw(lambda: fast.build(params), params, wanted))
-    assert [found[number].tokens for number in range(5)] == [
+        weight.copy_(original_weight)
+    drawings = dict(drawer.draw(lambda: fast.build(params), params, tasks))
+    assert [drawings[number].tokens for number in range(5)] == [
         fast.generate(prompt, seed=1).drawing.tokens for prompt in prompts
     ]
 
@@ -110,11 +110,11 @@ def test_an_error_in_one_picture_ends_the_batch_and_the_next_batch_draws():
 def test_a_batch_that_is_left_early_ends_its_threads():
     fast, prompts = opened("emu3")
     params = fast.live.sampling
-    wanted = [ImageTask(fast.condition(prompt), 1) for prompt in prompts]
+    tasks = [ImageTask(fast.condition(prompt), 1) for prompt in prompts]
     before = threading.active_count()
-    drawn = BatchDrawer(fast.pipeline, 2, 2).draw(lambda: fast.build(params), params, wanted)
-    next(drawn)
-    drawn.close()
+    drawings = BatchDrawer(fast.pipeline, 2, 2).draw(lambda: fast.build(params), params, tasks)
+    next(drawings)
+    drawings.close()
     assert threading.active_count() == before
 
 

@@ -52,9 +52,9 @@ def both(pipeline, conditions, method, sampling, batch=None):
     """Drawings by the device, in one batch if none is given, and by the host."""
     plan = plan_live(pipeline, [method], sampling, conditions, batch=batch or len(conditions))
     assert not plan.gaps
-    drawn = dict(plan.open().program(method, sampling).draw_all([ImageTask(each, 3) for each in conditions]))
+    drawings = dict(plan.open().program(method, sampling).draw_all([ImageTask(each, 3) for each in conditions]))
     hosts = [draw(pipeline, method, sampling, each, 3) for each in conditions]
-    return [drawn[number] for number in range(len(conditions))], hosts
+    return [drawings[number] for number in range(len(conditions))], hosts
 
 
 @pytest.mark.parametrize("name", ["chameleon", "emu3", "glm-image", "janus"])
@@ -62,10 +62,10 @@ def test_a_family_is_drawn_on_the_device_as_by_the_host(name):
     pipeline, conditions = opened(name)
     method = method_of(pipeline, "jacobi-lookup", 1.0)
     on_device, on_host = both(pipeline, conditions, method, replace(pipeline.sampling, top_k=9, temperature=1.0))
-    for made, host in zip(on_device, on_host, strict=True):
-        assert made.tokens == host.tokens
-        assert made.target_nfe == host.target_nfe
-        assert (made.loop, host.loop) == ("kernels", "host")
+    for drawing, host in zip(on_device, on_host, strict=True):
+        assert drawing.tokens == host.tokens
+        assert drawing.target_nfe == host.target_nfe
+        assert (drawing.loop, host.loop) == ("kernels", "host")
 
 
 def test_a_picture_that_takes_a_free_slot_counts_positions_from_its_own_prompt():
@@ -91,9 +91,9 @@ def test_a_method_is_drawn_on_the_device_as_by_the_host(method, temperature, set
     pipeline, conditions = opened("chameleon")
     built = method_of(pipeline, method, temperature, settings)
     sampling = SamplingParams(guidance=3.0, temperature=temperature, top_p=0.9)
-    (made,), (host,) = both(pipeline, conditions[:1], built, sampling)
-    assert made.tokens == host.tokens
-    assert made.target_nfe == host.target_nfe
+    (drawing,), (host,) = both(pipeline, conditions[:1], built, sampling)
+    assert drawing.tokens == host.tokens
+    assert drawing.target_nfe == host.target_nfe
 
 
 def test_features_are_conditions_on_the_device_too(tmp_path):
@@ -102,12 +102,12 @@ def test_features_are_conditions_on_the_device_too(tmp_path):
     save_dtok(tmp_path / "dtok.pt")
     np.save(tmp_path / "features.npy", noise(2, 10).numpy())
     loaded = load_published("tar-dtok", tmp_path / "dtok.pt", options=LoadOptions(heads=HEADS, prefix=6))
-    drawn = [
+    drawings = [
         accelerate(loaded, "ar", kernels=kernels).generate(str(tmp_path / "features.npy"), seed=4).drawing
         for kernels in (True, False)
     ]
-    assert drawn[0].tokens == drawn[1].tokens
-    assert [one.loop for one in drawn] == ["kernels", "host"]
+    assert drawings[0].tokens == drawings[1].tokens
+    assert [one.loop for one in drawings] == ["kernels", "host"]
 
 
 def test_accelerate_draws_one_and_several_by_kernels_where_they_are_asked_for(monkeypatch):
@@ -145,12 +145,12 @@ def test_commands_draw_a_live_model_on_the_device_and_say_what_ran(tmp_path):
     tiny = MODELS["janus"]()
     tiny.model.save_pretrained(tmp_path / "model")
     prompt = ",".join(map(str, tiny.prompt))
-    asked = [prompt, "--live", str(tmp_path / "model"), "--backend", "device", "--device", "cpu"]
-    run = [*asked, "--out", str(tmp_path / "run"), "--methods", "ar", "--json", str(tmp_path / "figures.json")]
+    options = [prompt, "--live", str(tmp_path / "model"), "--backend", "device", "--device", "cpu"]
+    run = [*options, "--out", str(tmp_path / "run"), "--methods", "ar", "--json", str(tmp_path / "figures.json")]
     compared = CliRunner().invoke(app, ["compare", *run])
     assert compared.exit_code == 0, compared.output
     assert [row["loop"] for row in json.loads((tmp_path / "figures.json").read_text())["rows"]] == ["kernels"]
-    refused = CliRunner().invoke(app, ["compare", *asked, "--forward", "onnx", "--out", str(tmp_path / "no")])
+    refused = CliRunner().invoke(app, ["compare", *options, "--forward", "onnx", "--out", str(tmp_path / "no")])
     assert refused.exit_code == 2
     assert "--forward: expected torch" in " ".join(refused.output.split())
 
@@ -158,7 +158,7 @@ def test_commands_draw_a_live_model_on_the_device_and_say_what_ran(tmp_path):
 def test_a_model_that_cannot_be_captured_has_its_kernels_launched_one_by_one(monkeypatch):
     """A stand-in for CUDA graphs: the program says which of the two ran."""
     pipeline, conditions = opened("chameleon", Grid(1, 2))
-    method, wanted = method_of(pipeline, "ar", 1.0), [ImageTask(conditions[0], 3)]
+    method, tasks = method_of(pipeline, "ar", 1.0), [ImageTask(conditions[0], 3)]
     plan = plan_live(pipeline, [method], pipeline.sampling, conditions[:1])
 
     class Graph:
@@ -176,10 +176,10 @@ def test_a_model_that_cannot_be_captured_has_its_kernels_launched_one_by_one(mon
     for capture in captures.values():
         monkeypatch.setattr(DeviceRunner, "capture", capture)
         program = plan.open().program(method, pipeline.sampling)
-        program.prime(wanted)
-        ((_, made),) = program.draw_all(wanted)
-        loops.append(made.loop)
-        tokens.append(made.tokens)
+        program.prime(tasks)
+        ((_, drawing),) = program.draw_all(tasks)
+        loops.append(drawing.loop)
+        tokens.append(drawing.tokens)
     assert loops == list(captures)
     assert tokens[0] == tokens[1] == draw(pipeline, method, pipeline.sampling, conditions[0], 3).tokens
 
@@ -196,22 +196,22 @@ def test_the_kernel_samples_as_torch_does(sampling):
     rows = 1 if sampling.guidance == 1 else 2
     logits = torch.randn(rows, 3, 20, generator=torch.Generator().manual_seed(2))
     logits[0, 2, 4] = torch.nan
-    found, expected = (sample(logits, sampling) for sample in (sampling_kernels.sampled_probs, sampled_probs))
-    assert torch.allclose(found[:2], expected[:2], atol=1e-6)
-    assert found[2].isnan().all()
+    actual, expected = (sample(logits, sampling) for sample in (sampling_kernels.sampled_probs, sampled_probs))
+    assert torch.allclose(actual[:2], expected[:2], atol=1e-6)
+    assert actual[2].isnan().all()
 
 
 def test_the_hosts_loop_samples_by_the_kernel(monkeypatch):
     pipeline, conditions = opened("emu3")
     method = method_of(pipeline, "ar", 1.0)
     expected = draw(pipeline, method, pipeline.sampling, conditions[0], 3)
-    asked = []
-    own = sampling_kernels.sampled_probs
-    monkeypatch.setattr(sampling_kernels, "sampled_probs", lambda *given: asked.append(1) or own(*given))
+    calls = []
+    original = sampling_kernels.sampled_probs
+    monkeypatch.setattr(sampling_kernels, "sampled_probs", lambda *args: calls.append(1) or original(*args))
     from underpaint.runtime.live import engine
 
     engine.sampling_kernel.cache_clear()
     monkeypatch.setattr(engine.TorchPasses, "by_kernels", True)
     assert draw(pipeline, method, pipeline.sampling, conditions[0], 3).tokens == expected.tokens
-    assert len(asked) == expected.target_nfe
+    assert len(calls) == expected.target_nfe
     engine.sampling_kernel.cache_clear()

@@ -23,8 +23,8 @@ def family(request):
 def test_lossless_methods_draw_the_tokens_of_the_models_own_generate(family, method):
     name, tiny, guidance, expected = family
     fast = accelerate(tiny.model, method, family=family_for(name), grid=grid_of(name))
-    drawn = fast.generate(
+    image = fast.generate(
         tiny.prompt, negative_prompt=tiny.negative or None, temperature=0, guidance=guidance, top_k=0, top_p=1
     )
     assert len(set(expected.tolist())) > 5
-    assert drawn.token_ids[: len(expected)].tolist() == expected.tolist()
+    assert image.token_ids[: len(expected)].tolist() == expected.tolist()

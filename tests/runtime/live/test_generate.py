@@ -59,18 +59,18 @@ def test_lossless_methods_keep_the_distribution_of_a_live_model(method, settings
     expected = pictures(fast, "ar")
     assert len(expected) == 8
     assert max(expected.values()) < 0.9
-    drawn = pictures(fast, method, settings)
-    assert drawn.keys() == expected.keys()
+    actual = pictures(fast, method, settings)
+    assert actual.keys() == expected.keys()
     # float32 passes of different widths round differently; the distributions agree to that rounding
-    assert max(abs(drawn[picture] - expected[picture]) for picture in expected) < 1e-6
+    assert max(abs(actual[picture] - expected[picture]) for picture in expected) < 1e-6
 
 
 def test_ar_draws_from_the_models_own_distributions_under_guidance():
     model = tiny_llama()
     fast = accelerate(model, "ar", family=family)
-    drawn = pictures(fast, "ar")
+    distribution = pictures(fast, "ar")
     with torch.inference_mode():
-        for picture, weight in drawn.items():
+        for picture, weight in distribution.items():
             codes = [code + 8 for code in picture]
             product = 1.0
             for cell in range(3):
@@ -96,7 +96,7 @@ def test_custom_generate_returns_what_generate_returns(name):
         if name == "glm-image"
         else {}
     )
-    drawn = tiny.model.generate(
+    output = tiny.model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         custom_generate=custom_generate,
@@ -106,14 +106,14 @@ def test_custom_generate_returns_what_generate_returns(name):
         **grids,
     )
     expected = fast.generate(tiny.prompt, temperature=0, top_k=50, top_p=1).token_ids
-    assert drawn[0].tolist() == [*tiny.prompt, *expected.tolist()]
+    assert output[0].tolist() == [*tiny.prompt, *expected.tolist()]
 
 
 def test_custom_generate_samples_as_the_generation_config_says():
     tiny = MODELS["emu3"]()
     fast = accelerate(tiny.model, grid=(SIDE, SIDE))
     ids = torch.tensor([tiny.prompt])
-    drawn = tiny.model.generate(
+    output = tiny.model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         custom_generate=custom_generate,
@@ -126,7 +126,7 @@ def test_custom_generate_samples_as_the_generation_config_says():
         seed=5,
     )
     expected = fast.generate(tiny.prompt, temperature=0.5, top_k=7, top_p=0.8, seed=5).token_ids
-    assert drawn[0, len(tiny.prompt) :].tolist() == expected.tolist()
+    assert output[0, len(tiny.prompt) :].tolist() == expected.tolist()
 
 
 def test_a_picture_depends_on_prompt_and_seed_alone():
@@ -191,7 +191,7 @@ def test_committing_the_first_positions_of_a_pass_copies_nothing(monkeypatch):
     fast = accelerate(MODELS["emu3"]().model, "ar", grid=(SIDE, SIDE))
     copied = []
     write = torch.Tensor.index_select
-    monkeypatch.setattr(torch.Tensor, "index_select", lambda *given: copied.append(1) or write(*given))
+    monkeypatch.setattr(torch.Tensor, "index_select", lambda *args: copied.append(1) or write(*args))
     fast.generate(MODELS["emu3"]().prompt, seed=1)
     assert not copied
 
@@ -249,8 +249,8 @@ def test_a_repository_of_the_hub_draws_what_the_function_draws(tmp_path, monkeyp
     ids = torch.tensor([tiny.prompt])
     about = {"attention_mask": torch.ones_like(ids), "do_sample": False, "max_new_tokens": 5, "underpaint": fast}
     repository = Path(__file__).parents[3] / "docs" / "examples" / "custom_generate_repository"
-    drawn = tiny.model.generate(ids, **about, custom_generate=str(repository), trust_remote_code=True)
-    assert drawn.tolist() == tiny.model.generate(ids, **about, custom_generate=custom_generate).tolist()
+    output = tiny.model.generate(ids, **about, custom_generate=str(repository), trust_remote_code=True)
+    assert output.tolist() == tiny.model.generate(ids, **about, custom_generate=custom_generate).tolist()
 
 
 def test_attention_that_takes_no_4d_masks_is_refused():

@@ -18,8 +18,8 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.c
 
 
 def drawn(fast, tiny, **options):
-    made = fast.generate(tiny.prompt, negative_prompt=tiny.negative or None, **options)
-    return made.drawing.tokens, made.drawing.target_nfe
+    image = fast.generate(tiny.prompt, negative_prompt=tiny.negative or None, **options)
+    return image.drawing.tokens, image.drawing.target_nfe
 
 
 @needs_compiler
@@ -64,15 +64,17 @@ class Recorder(TorchDispatchMode):
         self.calls, self.replays = [], 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        self.calls.append((function, args, kwargs or {}, made))
-        return made
+        outputs = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, outputs))
+        return outputs
 
     def replay(self):
         self.replays += 1
-        for function, args, kwargs, made in self.calls:
+        for function, args, kwargs, outputs in self.calls:
             again = function(*args, **kwargs)
-            for old, new in zip(*(each if isinstance(each, tuple) else (each,) for each in (made, again)), strict=True):
+            for old, new in zip(
+                *(each if isinstance(each, tuple) else (each,) for each in (outputs, again)), strict=True
+            ):
                 if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 

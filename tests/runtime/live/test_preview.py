@@ -56,10 +56,10 @@ def trained():
 def test_with_exact_acceptance_the_tokens_are_the_models_own(method):
     tiny = MODELS["glm-image"]()
     expected = drawn_by(tiny.model, "ar")
-    drawn = drawn_by(tiny.model, method, EXACT)
-    assert drawn.tokens == expected.tokens
+    actual = drawn_by(tiny.model, method, EXACT)
+    assert actual.tokens == expected.tokens
     # One pass takes in the preview again, one verifies its enlargement; the rest is decoding.
-    assert drawn.target_nfe <= expected.target_nfe + 2
+    assert actual.target_nfe <= expected.target_nfe + 2
 
 
 def test_a_trained_model_draws_its_own_tokens_in_half_the_passes(trained):
@@ -90,9 +90,9 @@ def test_an_exact_rule_keeps_the_distribution_of_pictures():
     )
     model = randomise(transformers.LlamaForCausalLM(config), scale=0.6)
 
-    def of_two_grids(*given, **options):
-        made = family(*given, **options)
-        return dataclasses.replace(made, grid=Grid(1, 5), parts=(Grid(1, 1), Grid(2, 2)))
+    def of_two_grids(*args, **options):
+        live_model = family(*args, **options)
+        return dataclasses.replace(live_model, grid=Grid(1, 5), parts=(Grid(1, 1), Grid(2, 2)))
 
     fast = accelerate(model, "ar", family=of_two_grids)
 
@@ -106,10 +106,10 @@ def test_an_exact_rule_keeps_the_distribution_of_pictures():
             )
         )
 
-    expected, drawn = pictures("ar"), pictures("mulo", EXACT)
+    expected, actual = pictures("ar"), pictures("mulo", EXACT)
     assert len(expected) == 32
     # float32 passes of different widths round differently
-    assert max(abs(drawn[picture] - expected[picture]) for picture in expected) < 1e-6
+    assert max(abs(actual[picture] - expected[picture]) for picture in expected) < 1e-6
 
 
 def test_each_part_is_scored_as_the_whole_is():

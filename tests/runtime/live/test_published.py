@@ -67,16 +67,16 @@ def both(request, tokenizer, tmp_path_factory):
 @pytest.mark.parametrize("method", ["ar", "jacobi-lookup", "pjd"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_live_checkpoint_draws_what_its_export_draws(both, method, temperature):
-    pipeline, fast, given = both
+    pipeline, fast, prompt = both
     sampling = replace(pipeline.sampling, temperature=temperature)
     built = build_method(method, resolve(method, temperature), pipeline.tables)
     assert fast.live.sampling == pipeline.sampling
-    exported = draw(pipeline, built, sampling, pipeline.condition(given), seed=3)
-    drawn = draw(fast.pipeline, built, sampling, fast.pipeline.condition(given), seed=3)
-    assert len(set(drawn.tokens)) > 3
-    assert drawn.tokens == exported.tokens
-    assert drawn.target_nfe == exported.target_nfe
-    live, graph = (one.picture(drawn.tokens_array()).astype(int) for one in (fast.pipeline, pipeline))
+    exported = draw(pipeline, built, sampling, pipeline.condition(prompt), seed=3)
+    live_drawing = draw(fast.pipeline, built, sampling, fast.pipeline.condition(prompt), seed=3)
+    assert len(set(live_drawing.tokens)) > 3
+    assert live_drawing.tokens == exported.tokens
+    assert live_drawing.target_nfe == exported.target_nfe
+    live, graph = (one.picture(live_drawing.tokens_array()).astype(int) for one in (fast.pipeline, pipeline))
     assert live.std() > 0
     assert np.abs(live - graph).max() <= 1  # rounding of float32 convolutions
 
@@ -87,8 +87,8 @@ def test_the_shipped_target_draws_what_its_export_draws():
     live = LivePipeline(published("llamagen-c2i", decoder))
     condition = pipeline.condition("a woolly fox left of an outlined pumpkin")
     built = build_method("jacobi-lookup", resolve("jacobi-lookup", 1.0), pipeline.tables)
-    exported, drawn = (draw(each, built, pipeline.sampling, condition, seed=3) for each in (pipeline, live))
-    assert drawn.tokens == exported.tokens
+    exported, live_drawing = (draw(each, built, pipeline.sampling, condition, seed=3) for each in (pipeline, live))
+    assert live_drawing.tokens == exported.tokens
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ def tar(monkeypatch, tmp_path):
 
 def test_tars_detokenizer_draws_and_compares_by_the_commands(tar):
     path, features, folder = tar
-    asked = ["--live", str(path), "--family", "tar-dtok"]
-    drawn = CliRunner().invoke(app, ["generate", features, *asked, "--out", str(folder / "one.png")])
-    assert drawn.exit_code == 0, drawn.output
+    options = ["--live", str(path), "--family", "tar-dtok"]
+    result = CliRunner().invoke(app, ["generate", features, *options, "--out", str(folder / "one.png")])
+    assert result.exit_code == 0, result.output
     assert (folder / "one.png").is_file()
-    command = ["compare", features, *asked, "--methods", "jacobi-lookup", "--out", str(folder / "run")]
+    command = ["compare", features, *options, "--methods", "jacobi-lookup", "--out", str(folder / "run")]
     compared = CliRunner().invoke(app, command)
     assert compared.exit_code == 0, compared.output
     assert "jacobi-lookup" in compared.output
@@ -125,8 +125,8 @@ def test_tars_detokenizer_draws_and_compares_by_the_commands(tar):
 def test_bad_input_for_a_checkpoint_is_refused(tar, more, expected):
     path, features, folder = tar
     prompt, *options = (each.format(features=features, folder=folder) for each in more)
-    asked = ["--live", str(path), *([] if "--family" in options else ["--family", "tar-dtok"])]
-    refused = CliRunner().invoke(app, ["generate", prompt, *asked, *options, "--out", str(folder / "no.png")])
+    live_options = ["--live", str(path), *([] if "--family" in options else ["--family", "tar-dtok"])]
+    refused = CliRunner().invoke(app, ["generate", prompt, *live_options, *options, "--out", str(folder / "no.png")])
     assert refused.exit_code == 2
     assert expected in " ".join(refused.output.split())
     assert not (folder / "no.png").exists()

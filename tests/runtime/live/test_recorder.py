@@ -31,10 +31,10 @@ def test_a_recording_holds_what_generate_drew(name: str, tmp_path: Path) -> None
     recorder = TraceRecorder((SIDE, SIDE), code_ids(name))
     before = tiny.model.generate
     with recorder.recording(tiny.model):
-        drawn = as_array(tiny.generate(tiny.prompt, GUIDANCE[name]))
+        drawn_tokens = as_array(tiny.generate(tiny.prompt, GUIDANCE[name]))
     assert tiny.model.generate == before
     ids = code_ids(name)
-    codes = [int(one) if ids is None else ids.index(one) for one in drawn.tolist() if ids is None or one in ids]
+    codes = [int(one) if ids is None else ids.index(one) for one in drawn_tokens.tolist() if ids is None or one in ids]
     assert recorder.images == 1
     trace = trace_of_own([recorder.save(tmp_path / "own.npz")], SamplingParams(), None, CODES)
     assert trace.tokens[0].tolist() == codes
@@ -86,8 +86,8 @@ def test_a_loop_of_ones_own_records_by_step(tmp_path: Path) -> None:
     rows = random.normal(size=(7, 2, 5))
     tokens = random.integers(5, size=(7, 2))
     tokens[3] = 9  # the end of a line, which is no code
-    for logits, drawn in zip(rows, tokens, strict=True):
-        recorder.step(torch.tensor(logits, dtype=torch.bfloat16), torch.tensor(drawn))
+    for logits, step_tokens in zip(rows, tokens, strict=True):
+        recorder.step(torch.tensor(logits, dtype=torch.bfloat16), torch.tensor(step_tokens))
     recorder.save(tmp_path / "own.npz", draft_probs=np.full((2, 1, 6, 5), 0.2))
     trace = trace_of_own([tmp_path / "own.npz"], SamplingParams(), None, 5)
     assert trace.tokens.tolist() == np.delete(tokens, 3, axis=0).T.tolist()

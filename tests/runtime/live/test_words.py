@@ -24,8 +24,8 @@ EXPECTED = {
 def test_words_become_the_ids_that_the_authors_draw_from(name):
     fast = accelerate(MODELS[name]().model, family=name, grid=grid_of(name), processor=PROCESSORS[name]())
     assert fast.condition("a red bicycle").ids == EXPECTED[name]
-    drawn = fast.generate("a red bicycle", temperature=0)
-    assert drawn.drawing.tokens == fast.generate(EXPECTED[name], temperature=0).drawing.tokens
+    image = fast.generate("a red bicycle", temperature=0)
+    assert image.drawing.tokens == fast.generate(EXPECTED[name], temperature=0).drawing.tokens
     assert fast.condition("a red bicycle", "blue").uncond_ids is not None
 
 

@@ -41,10 +41,10 @@ def janus() -> TinyModel:
 
     def generate(prompt: tuple[int, ...], guidance: float) -> list[int]:
         ids = torch.tensor([prompt])
-        drawn = model.generate(
+        output = model.generate(
             ids, attention_mask=torch.ones_like(ids), generation_mode="image", do_sample=False, guidance_scale=guidance
         )
-        return list(drawn[0].tolist())
+        return list(output[0].tolist())
 
     return TinyModel(model, (BEGIN, 103, 110, START), (BEGIN, PAD, PAD, START), generate)
 
@@ -165,7 +165,7 @@ def glm_image(small: Any = None) -> TinyModel:
         preview = small or glm_image_preview(large)
         count = preview.cells + large.cells
         ids = torch.tensor([prompt])
-        drawn = model.generate(
+        output = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             image_grid_thw=torch.tensor([[1, *large], [1, *preview]]),
@@ -177,7 +177,7 @@ def glm_image(small: Any = None) -> TinyModel:
             eos_token_id=None,
             pad_token_id=150,
         )
-        return list(drawn[0, len(prompt) :].tolist())
+        return list(output[0, len(prompt) :].tolist())
 
     return TinyModel(model, prompt, (), generate)
 
@@ -187,12 +187,12 @@ def _causal(
 ) -> TinyModel:
     def generate(prompt: tuple[int, ...], guidance: float) -> list[int]:
         def allowed(_: int, sequence: Any) -> list[int]:
-            drawn = len(sequence) - len(prompt)
-            return [eol] if eol is not None and (drawn + 1) % (side + 1) == 0 else image
+            drawn_count = len(sequence) - len(prompt)
+            return [eol] if eol is not None and (drawn_count + 1) % (side + 1) == 0 else image
 
         count = side * side + (0 if eol is None else side - 1)
         ids = torch.tensor([prompt])
-        drawn = model.generate(
+        output = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
@@ -204,7 +204,7 @@ def _causal(
             eos_token_id=None,
             pad_token_id=PAD,
         )
-        return list(drawn[0, len(prompt) :].tolist())
+        return list(output[0, len(prompt) :].tolist())
 
     return TinyModel(model, prompt, negative, generate)
 

@@ -24,15 +24,15 @@ def tokenizer(
     **named: str,
 ) -> Any:
     """A tokenizer of words and marks; `named` says which mark is the processor's `boi_token` and so on."""
-    known = Tokenizer(WordLevel({"<unk>": unknown, **words, **marks}, unk_token="<unk>"))
-    known.pre_tokenizer = Whitespace()
+    word_tokenizer = Tokenizer(WordLevel({"<unk>": unknown, **words, **marks}, unk_token="<unk>"))
+    word_tokenizer.pre_tokenizer = Whitespace()
     if begin is not None:
-        known.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, marks[begin])])
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=known, unk_token="<unk>", bos_token=begin, extra_special_tokens=named
+        word_tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, marks[begin])])
+    fast_tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=word_tokenizer, unk_token="<unk>", bos_token=begin, extra_special_tokens=named
     )
-    made.add_special_tokens({"additional_special_tokens": [*marks]}, replace_extra_special_tokens=False)
-    return made
+    fast_tokenizer.add_special_tokens({"additional_special_tokens": [*marks]}, replace_extra_special_tokens=False)
+    return fast_tokenizer
 
 
 def janus() -> Any:

@@ -39,19 +39,19 @@ def _settings() -> Iterator[Setting]:
             kinds[policy.make] = f"exact {judge} --policy {policy.name} --set-policy {{name}}={{{{}}}}"
     for method in METHODS:
         config = method.tuned.sampled
-        drawn = f"generate 'a panda left of a fox' --method {method.name} --set "
-        kinds.setdefault(type(config), drawn + "{name}={{}}")
+        generate_command = f"generate 'a panda left of a fox' --method {method.name} --set "
+        kinds.setdefault(type(config), generate_command + "{name}={{}}")
         for part in ("skipping", "window", "drawn"):
-            made = type(getattr(config, part, None))
-            if dataclasses.is_dataclass(made):
-                prefix = "" if made is JacobiWindow and not hasattr(config, "policy") else f"{part}."
-                kinds.setdefault(made, drawn + prefix + "{name}={{}}")
-    for made, command in kinds.items():
-        hints = get_type_hints(made)
-        for name in settings_fields(made):
+            kind = type(getattr(config, part, None))
+            if dataclasses.is_dataclass(kind):
+                prefix = "" if kind is JacobiWindow and not hasattr(config, "policy") else f"{part}."
+                kinds.setdefault(kind, generate_command + prefix + "{name}={{}}")
+    for kind, command in kinds.items():
+        hints = get_type_hints(kind)
+        for name in settings_fields(kind):
             if name not in GIVEN_BY_ENGINE and _is_number(hints[name]) and name not in _OF_THE_PROGRAM:
-                asked = "window" if (made, name) == (JacobiWindow, "length") and " window." not in command else name
-                yield Setting(made, name, command.format(name=asked))
+                option = "window" if (kind, name) == (JacobiWindow, "length") and " window." not in command else name
+                yield Setting(kind, name, command.format(name=option))
 
 
 _OF_THE_PROGRAM = ("published_k",)
@@ -110,8 +110,8 @@ def test_the_command_line_refuses_it_too(setting: Setting, tmp_path: Path, monke
         text = f"1:{value}" if "tuple[tuple[int" in kind and "float |" not in kind else value
         text = f"{value},{value}" if "tuple[float, float]" in kind else text
         done = run_program(setting.command.format(text), tmp_path, monkeypatch)
-        told = " ".join(done.err.replace("\u2502", " ").split())
+        message = " ".join(done.err.replace("\u2502", " ").split())
         assert (done.code, done.crash) == (2, ""), (setting.command, value, done)
-        assert setting.name in told, told
-        assert value in told or value.replace("-", "") in told, told
+        assert setting.name in message, message
+        assert value in message or value.replace("-", "") in message, message
         assert list(tmp_path.iterdir()) == []

@@ -16,8 +16,8 @@ COSTS = EngineCosts(((1, 2.0), (4, 3.0), (8, 5.0)), ((1, 0.5), (8, 0.75)))
 
 
 def written(path: Path, **changed: object) -> Path:
-    held = {"format": 3, "verify_ms": COSTS.verify_ms, "draft_ms": COSTS.draft_ms, "machine": {}, **changed}
-    path.write_text(json.dumps(held))
+    values = {"format": 3, "verify_ms": COSTS.verify_ms, "draft_ms": COSTS.draft_ms, "machine": {}, **changed}
+    path.write_text(json.dumps(values))
     return path
 
 
@@ -47,9 +47,9 @@ WITHIN = EngineCosts(
 
 
 def test_what_was_measured_inside_cycles_goes_first(tmp_path: Path) -> None:
-    found = read_engine_costs(written(tmp_path / "costs.json", overhead_ms=0.5, in_cycle=IN_CYCLE))
-    assert found._replace(fingerprint="") == WITHIN
-    assert found.trees == {}  # the host was not measured around static trees
+    costs = read_engine_costs(written(tmp_path / "costs.json", overhead_ms=0.5, in_cycle=IN_CYCLE))
+    assert costs._replace(fingerprint="") == WITHIN
+    assert costs.trees == {}  # the host was not measured around static trees
     without = read_engine_costs(written(tmp_path / "costs.json", in_cycle={**IN_CYCLE, "chain_ms": []}))
     assert without._replace(fingerprint="") == WITHIN._replace(chain_ms=None, plain_ms=1.3 + 0.3)
     assert read_engine_costs(written(tmp_path / "old.json", in_cycle=None))._replace(fingerprint="") == COSTS
@@ -65,8 +65,8 @@ def test_a_static_tree_in_one_call_is_priced_as_one(tmp_path: Path) -> None:
         "tree_ms": {"ranked": {"call": 0.375, "levels": [[1, 0.25], [2, 0.5]]}},
     }
 
-    def prices(held: object, method: str, temperature: float) -> tuple[object, ...]:
-        path = written(tmp_path / "costs.json", in_cycle=held)
+    def prices(in_cycle: object, method: str, temperature: float) -> tuple[object, ...]:
+        path = written(tmp_path / "costs.json", in_cycle=in_cycle)
         config = resolve(method, temperature, settings=[f"costs={path}"])
         settings = build_method(method, config, CODES).config.to_dict()["policy_settings"]
         return tuple(settings[name] for name in ("verify_ms", "call_ms", "draft_ms"))
@@ -144,25 +144,25 @@ def test_prices_of_chains_and_of_plain_steps_go_to_who_knows_them(tmp_path: Path
     for method in ("roofline", "sequoia:without_replacement"):
         config = resolve(method, 1.0, settings=[f"costs={path}"])
         settings = build_method(method, config, CODES).config.to_dict()["policy_settings"]
-        known = {name: settings[name] for name in ("chain_ms", "plain_ms") if name in settings}
-        assert known == ({"chain_ms": WITHIN.chain_ms, "plain_ms": 3.75} if method == "roofline" else {})
+        prices = {name: settings[name] for name in ("chain_ms", "plain_ms") if name in settings}
+        assert prices == ({"chain_ms": WITHIN.chain_ms, "plain_ms": 3.75} if method == "roofline" else {})
     typed = resolve("roofline", 1.0, settings=["chain_ms=1:0.5,4:1", "plain_ms=none"]).to_dict()["policy_settings"]
     assert (typed["chain_ms"], typed["plain_ms"]) == (((1, 0.5), (4, 1.0)), None)
 
 
 def test_a_method_says_which_curve_its_costs_come_from(tmp_path: Path) -> None:
     path = written(tmp_path / "costs.json")
-    own, others = read_engine_costs(path), COSTS._replace(fingerprint="ab")
+    own_costs, others = read_engine_costs(path), COSTS._replace(fingerprint="ab")
 
     def curve_of(settings: list[str], costs: EngineCosts | None, method: str = "roofline") -> str | None:
         config = resolve(method, 1.0, settings=settings)
-        found = build_method(method, config, replace(CODES, costs=costs)).config.to_dict().get("cost_curve")
-        return None if found is None else str(found)
+        fingerprint = build_method(method, config, replace(CODES, costs=costs)).config.to_dict().get("cost_curve")
+        return None if fingerprint is None else str(fingerprint)
 
     assert curve_of([], None) is None
     assert curve_of([], others) == "ab"
     assert curve_of([], others, "eagle2") is None
-    assert curve_of([f"costs={path}"], others) == own.fingerprint
+    assert curve_of([f"costs={path}"], others) == own_costs.fingerprint
     typed = ["draft_ms=0.1", "verify_ms=1:1", "chain_ms=none", "plain_ms=1"]
     assert curve_of(typed, others) is None
     assert curve_of(typed[:1], others) == "ab"

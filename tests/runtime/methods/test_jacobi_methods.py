@@ -49,12 +49,12 @@ def test_lossless_ones_draw_ars_tokens_at_temperature_zero(name: str, preset: st
     plain = draw(PIPELINE, build_method("ar", resolve("ar", 0.0), TABLES), cold, PROMPT, 0)
     settings = ["window=9"] if preset == "paper" else []
     built = build_method(name, resolve(name, 0.0, None, settings, preset), TABLES)
-    found = draw(PIPELINE, built, cold, PROMPT, 0)
+    drawing = draw(PIPELINE, built, cold, PROMPT, 0)
     assert built.lossless
-    assert found.tokens == plain.tokens
-    assert found.target_nfe <= plain.target_nfe
-    assert found.accepted is not None
-    assert sum(found.accepted) + found.target_nfe == len(found.tokens)
+    assert drawing.tokens == plain.tokens
+    assert drawing.target_nfe <= plain.target_nfe
+    assert drawing.accepted is not None
+    assert sum(drawing.accepted) + drawing.target_nfe == len(drawing.tokens)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_window_with_candidates_draws_ars_tokens_on_the_shipped_models(
         build_method(name, resolve(name, 0.0, preset=preset), shipped.tables) for name in ("ar", "sjd-pac")
     )
     for prompt in map(shipped.condition, prompts):
-        expected, found = (draw(shipped, built, cold, prompt, 0) for built in (plain, with_tree))
-        assert found.tokens == expected.tokens
-        assert found.target_nfe < expected.target_nfe / 2
+        expected, actual = (draw(shipped, built, cold, prompt, 0) for built in (plain, with_tree))
+        assert actual.tokens == expected.tokens
+        assert actual.target_nfe < expected.target_nfe / 2
 
 
 @pytest.mark.parametrize("refill", ["uniform", "random", "left", "above", "lookup"])
@@ -98,8 +98,8 @@ def test_lossless_ones_draw_exactly_the_targets_distribution(name: str, grid: Gr
 def test_the_same_seed_draws_the_same_picture_and_another_one_another(name: str, preset: str) -> None:
     small = ["window=3", "lead=2"] if name == "pjd" else ["window.window=5"]
     built = build_method(name, resolve(name, 1.0, None, small, preset), TABLES)
-    drawn = [draw(PIPELINE, built, SamplingParams(), PROMPT, seed).tokens for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
+    tokens = [draw(PIPELINE, built, SamplingParams(), PROMPT, seed).tokens for seed in (0, 0, 1)]
+    assert tokens[0] == tokens[1] != tokens[2]
 
 
 @pytest.mark.parametrize(

@@ -48,21 +48,21 @@ def plain(sampler: SamplingParams) -> IntArray:
 @pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
 @pytest.mark.parametrize("rows", ["none", "2"])
 def test_a_threshold_above_one_is_plain_autoregression(sampler: SamplingParams, rows: str) -> None:
-    found = drawn(sampler, "tau=1.5", "window=none", f"rows={rows}", "draft_window=2")
-    assert found.tokens == tuple(plain(sampler))
-    assert found.kept_cells == ()
-    assert found.rejected == 256
-    assert found.target_nfe == 1 + 256  # one pass a cycle verifies, and gives the distribution of its first cell
+    drawing = drawn(sampler, "tau=1.5", "window=none", f"rows={rows}", "draft_window=2")
+    assert drawing.tokens == tuple(plain(sampler))
+    assert drawing.kept_cells == ()
+    assert drawing.rejected == 256
+    assert drawing.target_nfe == 1 + 256  # one pass a cycle verifies, and gives the distribution of its first cell
 
 
 @pytest.mark.parametrize("method", ["mulo", "mulo-islands", "mulo-raster"])
 def test_a_threshold_of_zero_keeps_the_whole_draft(method: str) -> None:
     pipeline = shipped()
-    found = drawn(WARM, "tau=0", "draft_window=2", method=method)
+    drawing = drawn(WARM, "tau=0", "draft_window=2", method=method)
     low = zipar(pipeline.low_target(PROMPT, WARM, 2).model, 2, noise_of(PROMPT, 5).cycle(1), role=Role.DRAFT)
-    assert found.tokens == tuple(pipeline.resampler("latent", 2).enlarge(low.tokens, range(8)))
-    assert (found.kept_cells, found.rejected) == (tuple(range(256)), 0)
-    assert (found.target_nfe, found.drafter_nfe) == (2, 22)
+    assert drawing.tokens == tuple(pipeline.resampler("latent", 2).enlarge(low.tokens, range(8)))
+    assert (drawing.kept_cells, drawing.rejected) == (tuple(range(256)), 0)
+    assert (drawing.target_nfe, drawing.drafter_nfe) == (2, 22)
 
 
 def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature_zero() -> None:
@@ -74,16 +74,16 @@ def test_the_exact_rule_with_raster_rejection_draws_what_ar_draws_at_temperature
 @pytest.mark.parametrize("rule", ["pooled", "lantern", "exact"])
 @pytest.mark.parametrize("sampler", [WARM, COLD], ids=["sampled", "greedy"])
 def test_every_rule_draws_with_islands_and_says_what_it_cost(rule: str, sampler: SamplingParams) -> None:
-    found = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
-    assert found.kept_cells is not None
-    assert found.rejected is not None
-    assert 0 < found.rejected <= 256 - len(found.kept_cells)
-    assert found.target_nfe < 256
-    assert 22 <= found.drafter_nfe <= 2 + 64
-    assert found.seconds > found.target_seconds + found.drafter_seconds + found.resampler_seconds > 0
-    assert found.accepted is None
+    drawing = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
+    assert drawing.kept_cells is not None
+    assert drawing.rejected is not None
+    assert 0 < drawing.rejected <= 256 - len(drawing.kept_cells)
+    assert drawing.target_nfe < 256
+    assert 22 <= drawing.drafter_nfe <= 2 + 64
+    assert drawing.seconds > drawing.target_seconds + drawing.drafter_seconds + drawing.resampler_seconds > 0
+    assert drawing.accepted is None
     again = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
-    assert again.tokens == found.tokens
+    assert again.tokens == drawing.tokens
 
 
 def test_the_high_prefix_becomes_the_low_prefix() -> None:

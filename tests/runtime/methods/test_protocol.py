@@ -42,10 +42,10 @@ def test_an_image_made_step_by_step_is_the_one_made_at_once(name: str, settings:
     session.begin(noise_of(PROMPT, 3))  # an image under way is dropped
     while session.step():
         steps += 1
-    found = session.result()
-    assert found.tokens.tolist() == whole.tokens.tolist()
-    assert found[1:6] == whole[1:6]
-    loop = found.cycles or found.steps or found.repairs
+    result = session.result()
+    assert result.tokens.tolist() == whole.tokens.tolist()
+    assert result[1:6] == whole[1:6]
+    loop = result.cycles or result.steps or result.repairs
     assert loop is not None
     assert steps == len(loop) + 1  # the last step finds that nothing is left
 

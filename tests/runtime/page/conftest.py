@@ -17,10 +17,10 @@ def compare(place: Path, models: Path) -> None:
     """Drawn without a recording, then recorded."""
     command = [*COMMAND, "--models", str(models), "--out", str(place)]
     assert CliRunner().invoke(app, command).exit_code == 0
-    drawn = (place / "drawings.jsonl").read_bytes()
+    drawings = (place / "drawings.jsonl").read_bytes()
     assert not (place / "replays.jsonl").exists()
     assert CliRunner().invoke(app, [*command, "--save-replay", "1"]).exit_code == 0
-    assert (place / "drawings.jsonl").read_bytes() == drawn, "recording must leave drawings and their timings alone"
+    assert (place / "drawings.jsonl").read_bytes() == drawings, "recording must leave drawings and their timings alone"
     done = CliRunner().invoke(app, ["report", str(place)])
     assert done.exit_code == 0, done.output
 

@@ -37,10 +37,10 @@ class Figures(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        held = dict(attrs)
-        at, form = held.get("data-at"), held.get("data-form")
+        attributes = dict(attrs)
+        at, form = attributes.get("data-at"), attributes.get("data-form")
         self._open = (json.loads(at), form) if at is not None and form is not None else None
-        value = held.get("data-value")
+        value = attributes.get("data-value")
         if tag == "td" and value and re.fullmatch(r"[-\d.e]+", value):
             self.sorted_by.append(value)
 
@@ -52,20 +52,20 @@ class Figures(HTMLParser):
 
 def other_figures(text: str, results: dict[str, Any]) -> list[str]:
     """Where the page says something else than the JSON."""
-    found = []
-    for place, form, shown in Figures(text).marked:
+    differences = []
+    for place, form, figure_text in Figures(text).marked:
         value: Any = results
         for step in place:
             value = value[step]
-        if format(value, form) != shown:
-            found.append(f"{place}: {shown}, not {format(value, form)}")
-    return found
+        if format(value, form) != figure_text:
+            differences.append(f"{place}: {figure_text}, not {format(value, form)}")
+    return differences
 
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "compare.json").read_text())
-    return found
+    values: dict[str, Any] = json.loads((folder / "compare.json").read_text())
+    return values
 
 
 @pytest.fixture(scope="module")
@@ -89,18 +89,18 @@ def test_every_number_equals_the_json(text: str, results: dict[str, Any]) -> Non
 
 
 def test_another_figure_would_be_seen(folder: Path, results: dict[str, Any]) -> None:
-    found = ComparisonFolder.read(folder)
+    comparison = ComparisonFolder.read(folder)
     changed = json.loads(json.dumps(results))
     changed["rows"][1]["speedup"] += 0.01
     changed["acceptance_per_cell"]["eagle2"][3][2] += 0.02
-    assert other_figures(page(found, None, "", 8), changed) != []
-    assert len(other_figures(page(found, None, "", 8), changed)) == 2
+    assert other_figures(page(comparison, None, "", 8), changed) != []
+    assert len(other_figures(page(comparison, None, "", 8), changed)) == 2
 
 
 def test_it_holds_the_whole_json(text: str, results: dict[str, Any]) -> None:
-    held = re.search(r'<script type="application/json" id="results">(.*?)</script>', text, re.DOTALL)
-    assert held is not None
-    inside = json.loads(held.group(1).replace("<\\/", "</"))
+    match = re.search(r'<script type="application/json" id="results">(.*?)</script>', text, re.DOTALL)
+    assert match is not None
+    inside = json.loads(match.group(1).replace("<\\/", "</"))
     assert inside["rows"] == results["rows"]
     assert inside["acceptance_per_cell"] == results["acceptance_per_cell"]
 
@@ -124,57 +124,59 @@ def test_it_can_be_read_without_seeing(text: str) -> None:
 
 
 def test_a_replay_shows_what_was_drawn(folder: Path) -> None:
-    found = ComparisonFolder.read(folder)
-    assert [one.method for one in found.replays] == list(METHODS)
-    for replay in found.replays:
-        drawing = found.drawings[replay.method, replay.prompt]
+    comparison = ComparisonFolder.read(folder)
+    assert [one.method for one in comparison.replays] == list(METHODS)
+    for replay in comparison.replays:
+        drawing = comparison.drawings[replay.method, replay.prompt]
         assert replay.tokens == drawing.tokens
-        steps = frames_of(replay, found.grid)
-        shown: dict[int, int] = {}
+        steps = frames_of(replay, comparison.grid)
+        cell_layers: dict[int, int] = {}
         for frame in steps.frames:
             assert frame.text
             for layer, cells in frame.puts:
-                shown.update(dict.fromkeys(cells, layer))
+                cell_layers.update(dict.fromkeys(cells, layer))
         assert steps.layers[0] == drawing.tokens
-        assert shown == dict.fromkeys(range(found.grid.cells), 0)
-        check_marks(drawing, replay.kind, [frame.marks for frame in steps.frames], found)
+        assert cell_layers == dict.fromkeys(range(comparison.grid.cells), 0)
+        check_marks(drawing, replay.kind, [frame.marks for frame in steps.frames], comparison)
 
 
-def check_marks(drawing: Drawing, kind: str, marks: list[dict[str, tuple[int, ...]]], found: ComparisonFolder) -> None:
-    kept = np.zeros(found.grid.cells, dtype=np.bool_)
+def check_marks(
+    drawing: Drawing, kind: str, marks: list[dict[str, tuple[int, ...]]], comparison: ComparisonFolder
+) -> None:
+    kept_mask = np.zeros(comparison.grid.cells, dtype=np.bool_)
     for each in marks:
-        kept[list(each.get("kept", ()))] = True
-    assert (kept.reshape(found.grid) == accepted_cells(drawing, found.grid)).all()
+        kept_mask[list(each.get("kept", ()))] = True
+    assert (kept_mask.reshape(comparison.grid) == accepted_cells(drawing, comparison.grid)).all()
     if kind == "repair":
         assert sum(len(each.get("refused", ())) for each in marks) == drawing.rejected
         redrawn = {cell for each in marks for cell in each.get("drawn", ())}
-        assert redrawn == set(np.flatnonzero(~kept).tolist())
+        assert redrawn == set(np.flatnonzero(~kept_mask).tolist())
     if kind == "tree":
         assert drawing.accepted is not None
         assert [len(each.get("kept", ())) for each in marks[1:]] == list(drawing.accepted)
 
 
 def test_the_frames_of_trees_say_what_was_counted(folder: Path) -> None:
-    found = ComparisonFolder.read(folder)
-    replay = next(one for one in found.replays if one.method == "adt+lantern")
-    drawing = found.drawings[replay.method, replay.prompt]
-    said = [frame.text for frame in frames_of(replay, found.grid).frames][1:]
+    comparison = ComparisonFolder.read(folder)
+    replay = next(one for one in comparison.replays if one.method == "adt+lantern")
+    drawing = comparison.drawings[replay.method, replay.prompt]
+    texts = [frame.text for frame in frames_of(replay, comparison.grid).frames][1:]
     assert drawing.accepted is not None
     assert drawing.nodes is not None
-    for text, accepted, nodes in zip(said, drawing.accepted, drawing.nodes, strict=True):
+    for text, accepted, nodes in zip(texts, drawing.accepted, drawing.nodes, strict=True):
         if nodes:
             assert f"{nodes} token" in text
             assert f"{accepted} accepted, {nodes - accepted} refused" in text
 
 
 def test_patches_are_the_codes_asked_for(folder: Path) -> None:
-    found = ComparisonFolder.read(folder)
-    decode = decoder_for(FOLDER, found.results["model"])
-    patches = code_patches({5, 900, 3, *range(40, 70)}, found.grid, decode)
+    comparison = ComparisonFolder.read(folder)
+    decode = decoder_for(FOLDER, comparison.results["model"])
+    patches = code_patches({5, 900, 3, *range(40, 70)}, comparison.grid, decode)
     assert list(patches.places.values()) == list(range(33))
-    asked = (3, 69, 900)
-    alone = np.array([decode(np.full(found.grid.cells, code)).mean(axis=(0, 1)) for code in asked])
-    for turn, code in enumerate(asked):
+    codes = (3, 69, 900)
+    alone = np.array([decode(np.full(comparison.grid.cells, code)).mean(axis=(0, 1)) for code in codes])
+    for turn, code in enumerate(codes):
         at = patches.places[code] * patches.side
         colour = patches.sheet[:, at : at + patches.side].mean(axis=(0, 1))
         assert np.abs(alone - colour).sum(axis=1).argmin() == turn
@@ -212,10 +214,10 @@ def test_what_is_no_comparison_is_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_figures_of_another_run_are_refused(folder: Path, tmp_path: Path) -> None:
     copied = copy_of(folder, tmp_path)
-    held = json.loads((copied / "compare.json").read_text())
-    held["settings"]["temperature"] = 0.5
-    held["settings"]["seeds"] = [0, 1]
-    (copied / "compare.json").write_text(json.dumps(held))
+    values = json.loads((copied / "compare.json").read_text())
+    values["settings"]["temperature"] = 0.5
+    values["settings"]["seeds"] = [0, 1]
+    (copied / "compare.json").write_text(json.dumps(values))
     assert "are of two runs (they differ in seeds, temperature)" in refused([str(copied)])
 
 

@@ -76,53 +76,53 @@ found.marked = overlays.filter(each => getComputedStyle(each).display !== 'none'
 
 def test_it_loads_at_once_and_shows_the_figures(folder: Path, tmp_path: Path) -> None:
     for _ in range(LOADS):
-        found = ask((folder / "report.html").read_text(), LOOK + SORT, tmp_path, budget_ms=0)
-        if found["loaded"] < MOST_LOAD_MS:
+        answer = ask((folder / "report.html").read_text(), LOOK + SORT, tmp_path, budget_ms=0)
+        if answer["loaded"] < MOST_LOAD_MS:
             break
     results = json.loads((folder / "compare.json").read_text())
-    assert found["failures"] == []
-    assert (found["images"], found["fetched"], found["wide"]) == (0, 0, False)
-    assert 0 < found["loaded"] < MOST_LOAD_MS
-    assert len(found["shown"]) > 800
-    for at, shown in found["shown"]:
+    assert answer["failures"] == []
+    assert (answer["images"], answer["fetched"], answer["wide"]) == (0, 0, False)
+    assert 0 < answer["loaded"] < MOST_LOAD_MS
+    assert len(answer["shown"]) > 800
+    for at, text in answer["shown"]:
         value = results
         for step in json.loads(at):
             value = value[step]
-        percent = shown.endswith("%")
-        number = float(shown.rstrip("%")) / (100 if percent else 1)
-        digits = len(shown.rstrip("%").partition(".")[2]) + (2 if percent else 0)
+        percent = text.endswith("%")
+        number = float(text.rstrip("%")) / (100 if percent else 1)
+        digits = len(text.rstrip("%").partition(".")[2]) + (2 if percent else 0)
         assert abs(number - value) <= 0.5000001 * 10.0**-digits
-    assert len(found["falling"]) == len(METHODS)
-    assert found["falling"] == sorted(found["falling"], reverse=True) == found["rising"][::-1]
-    assert (found["first"], found["second"]) == ("descending", "ascending")
-    assert set(found["others"]) == {"none"}
-    assert found["said"] == "Sorted by target NFE, largest first."
+    assert len(answer["falling"]) == len(METHODS)
+    assert answer["falling"] == sorted(answer["falling"], reverse=True) == answer["rising"][::-1]
+    assert (answer["first"], answer["second"]) == ("descending", "ascending")
+    assert set(answer["others"]) == {"none"}
+    assert answer["said"] == "Sorted by target NFE, largest first."
 
 
 def test_every_replay_goes_step_by_step(folder: Path, tmp_path: Path) -> None:
-    held = ComparisonFolder.read(folder)
-    found = ask((folder / "report.html").read_text(), REPLAY, tmp_path, budget_ms=60_000)
-    assert found["failures"] == []
-    assert [one["method"] for one in found["replays"]] == list(METHODS)
-    for shown, replay in zip(found["replays"], held.replays, strict=True):
-        texts = [frame.text for frame in frames_of(replay, held.grid).frames]
-        assert shown["texts"] == texts
-        assert shown["focused"] == "next"
-        assert shown["home"] == texts[0]
+    comparison = ComparisonFolder.read(folder)
+    answer = ask((folder / "report.html").read_text(), REPLAY, tmp_path, budget_ms=60_000)
+    assert answer["failures"] == []
+    assert [one["method"] for one in answer["replays"]] == list(METHODS)
+    for page_replay, replay in zip(answer["replays"], comparison.replays, strict=True):
+        texts = [frame.text for frame in frames_of(replay, comparison.grid).frames]
+        assert page_replay["texts"] == texts
+        assert page_replay["focused"] == "next"
+        assert page_replay["home"] == texts[0]
         middle = -(-len(texts) // 2)
-        assert shown["middle"] == texts[middle - 1]
-        assert shown["label"] == f"Step {middle} of {len(texts)}"
-        assert shown["colours"] > 100
+        assert page_replay["middle"] == texts[middle - 1]
+        assert page_replay["label"] == f"Step {middle} of {len(texts)}"
+        assert page_replay["colours"] > 100
         if replay.kind == "tree":
-            assert shown["bare"] < shown["colours"]
-        assert shown["tree"] is (replay.kind == "tree" and replay.method != "ar")
-    assert found["still"] == "false"
-    assert found["pressed"] == ["true", "off"]
-    assert found["played"] >= 10
-    assert found["paused"] == ["false", "polite"]
-    order = [each for each in found["focusable"] if each in {"marking", "prompt", "method", "first", "last", "slider"}]
+            assert page_replay["bare"] < page_replay["colours"]
+        assert page_replay["tree"] is (replay.kind == "tree" and replay.method != "ar")
+    assert answer["still"] == "false"
+    assert answer["pressed"] == ["true", "off"]
+    assert answer["played"] >= 10
+    assert answer["paused"] == ["false", "polite"]
+    order = [each for each in answer["focusable"] if each in {"marking", "prompt", "method", "first", "last", "slider"}]
     assert order == ["marking", "prompt", "method", "first", "last", "slider"]
-    assert found["marked"] == len(METHODS) - 1
+    assert answer["marked"] == len(METHODS) - 1
 
 
 def test_it_follows_the_scheme_and_the_wish_for_less_motion(folder: Path, tmp_path: Path) -> None:
@@ -143,6 +143,6 @@ def test_it_fits_a_narrow_screen(folder: Path, tmp_path: Path) -> None:
     inner.write_text((folder / "report.html").read_text().replace("</body>", tell + "</script></body>"))
     catch = "<script>window.told=new Promise(done=>addEventListener('message',event=>done(event.data)))</script>"
     frame = f"<iframe width=400 height=800 style='border:0' src='{inner.as_uri()}'></iframe>"
-    found = ask(f"<title>frame</title>{catch}<body>{frame}</body>", "found.told = await told", tmp_path)
-    assert found["told"][1] == 400
-    assert found["told"][0] <= 400
+    answer = ask(f"<title>frame</title>{catch}<body>{frame}</body>", "found.told = await told", tmp_path)
+    assert answer["told"][1] == 400
+    assert answer["told"][0] <= 400

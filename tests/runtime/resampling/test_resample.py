@@ -42,8 +42,8 @@ def low_tokens(seed: int = 0) -> IntArray:
     picture = np.stack([shades[None].repeat(64, 0), shades[:, None].repeat(64, 1), np.full((64, 64), 80 + seed)], -1)
     resampler = opened("bicubic")
     assert hasattr(resampler, "encoder")
-    found: IntArray = resampler.encoder(picture.astype(np.uint8))
-    return found
+    tokens: IntArray = resampler.encoder(picture.astype(np.uint8))
+    return tokens
 
 
 @pytest.mark.parametrize("kind", SHIPPED)
@@ -71,9 +71,9 @@ def test_rows_that_are_not_drawn_change_nothing(kind: str, stop: int) -> None:
         absent, other = tokens.copy(), tokens.copy()
         absent[cells:] = NO_TOKEN
         other[cells:] = (other[cells:] * 7 + 3) % CODES
-        wanted = way(tokens, range(stop - 1, stop))
-        assert np.array_equal(way(absent, range(stop - 1, stop)), wanted)
-        assert np.array_equal(way(other, range(stop - 1, stop)), wanted)
+        expected = way(tokens, range(stop - 1, stop))
+        assert np.array_equal(way(absent, range(stop - 1, stop)), expected)
+        assert np.array_equal(way(other, range(stop - 1, stop)), expected)
 
 
 @pytest.mark.parametrize("kind", SHIPPED)
