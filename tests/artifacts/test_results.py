@@ -58,10 +58,10 @@ def test_results_as_the_schema_says_are_read(tmp_path):
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_recorded_comparisons_are_read(path, tmp_path):
-    found = read_results(path)
-    assert found["kind"] == ("sweep" if "frontier" in path.stem else "compare")
-    assert max(row["speedup"] for row in ranked(sides_of([("a", found)]))) >= 1.0
-    without = {name: value for name, value in found.items() if name not in ("results_version", "kind")}
+    results = read_results(path)
+    assert results["kind"] == ("sweep" if "frontier" in path.stem else "compare")
+    assert max(row["speedup"] for row in ranked(sides_of([("a", results)]))) >= 1.0
+    without = {name: value for name, value in results.items() if name not in ("results_version", "kind")}
     with pytest.raises(ResultsError, match="got a file without 'results_version'"):
         read_results(written(tmp_path, without))
 
@@ -113,11 +113,11 @@ def test_other_versions_say_what_to_do(tmp_path):
 
 def test_runs_are_told_apart_and_the_same_run_is_kept_once():
     other = compared(machine={"processor": "another"})
-    found = merged([("a", compared()), ("b", other), ("c", compared())])
-    assert validate(found, schema()) == []
-    assert [run["name"] for run in found["runs"]] == ["a", "b"]
-    assert len({run["fingerprint"] for run in found["runs"]}) == 2
-    assert merged([("again", found), ("d", compared())]) == found
+    merged_results = merged([("a", compared()), ("b", other), ("c", compared())])
+    assert validate(merged_results, schema()) == []
+    assert [run["name"] for run in merged_results["runs"]] == ["a", "b"]
+    assert len({run["fingerprint"] for run in merged_results["runs"]}) == 2
+    assert merged([("again", merged_results), ("d", compared())]) == merged_results
 
 
 @pytest.mark.parametrize("field", ["machine", "model", "settings"])

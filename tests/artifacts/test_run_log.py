@@ -23,7 +23,7 @@ def test_what_was_appended_comes_back_and_is_json_lines(tmp_path: Path) -> None:
     assert RunLog(path).read() == VALUES
     assert path.read_bytes() == log_bytes(VALUES)
     lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    assert [{name: held for name, held in line.items() if name != CHECKSUM} for line in lines] == VALUES
+    assert [{name: value for name, value in line.items() if name != CHECKSUM} for line in lines] == VALUES
 
 
 @pytest.mark.parametrize(
