@@ -191,8 +191,8 @@ def check_repair(refused: BoolArray, repair: Repair, rows: int, seed: int) -> No
         image, draft, region = (part.reshape(-1) for part in (cycle.tokens, cycle.draft, cycle.region))
         inside = np.arange(cycle.rows.start * grid.width, cycle.rows.stop * grid.width)
         _check_region(cycle.rejected, cycle.region, repair, inside)
-        kept = inside[~region[inside]]
-        np.testing.assert_array_equal(image[kept], draft[kept])
+        kept_cells = inside[~region[inside]]
+        np.testing.assert_array_equal(image[kept_cells], draft[kept_cells])
         np.testing.assert_array_equal(done.tokens[: inside[-1] + 1], image[: inside[-1] + 1])
         redrawn = [cell for step in cycle.steps for cell in step]
         assert sorted(redrawn) == np.flatnonzero(region).tolist()
@@ -271,9 +271,9 @@ def draft_rows(grid: Grid, seed: int, coupling: float, decode: object, vocab_siz
     """The exact total variation of a decoding, `decode(target, chance)`, to the target's distribution."""
     weights = GridWeights.random(grid, vocab_size, seed, coupling)
     target = SyntheticGridTarget(weights)
-    found = enumerate_outcomes(lambda chance: tuple(decode(target, chance).tokens.tolist()))  # type: ignore[operator]
-    assert abs(sum(found.values()) - 1.0) < EXACT
-    return total_variation(found, image_distribution(weights))
+    outcomes = enumerate_outcomes(lambda chance: tuple(decode(target, chance).tokens.tolist()))  # type: ignore[operator]
+    assert abs(sum(outcomes.values()) - 1.0) < EXACT
+    return total_variation(outcomes, image_distribution(weights))
 
 
 def repaired(repair: Repair, grid: Grid, rows: int, rule: str = "chain", vocab_size: int = 2, seed: int = 0) -> object:
@@ -333,9 +333,9 @@ def check_adaptive_distribution(seed: int) -> None:
             here = here.after([cell])
         raise AssertionError("held back beyond the end of the row above")
 
-    found = enumerate_outcomes(program)
+    outcomes = enumerate_outcomes(program)
     np.testing.assert_allclose(
-        [found.get(token, 0.0) for token in range(3)], adaptive_distribution(distributions), atol=EXACT
+        [outcomes.get(token, 0.0) for token in range(3)], adaptive_distribution(distributions), atol=EXACT
     )
 
 

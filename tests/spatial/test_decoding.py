@@ -204,23 +204,23 @@ def test_input_that_makes_no_sense() -> None:
     for tau in (float("nan"), -0.1):
         with pytest.raises(ValueError, match="expected a threshold tau >= 0"):
             PooledCells(np.empty((3, 0), dtype=np.int64), tau)
-    for settings_, told in (
+    for settings_, message in (
         (JacobiFronts(0, 1), "lead in 1..2"),
         (JacobiFronts(1, 3), "window in 1..2"),
         (JacobiFronts(1, 1, "zeros"), "refill must be"),  # type: ignore[arg-type]
         (JacobiFronts(1, 1, redraw="none"), "redraw must be"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             jacobi_fronts(SyntheticGridTarget(weights), settings_, noise)
     for rows in (0, 3):
         with pytest.raises(ValueError, match=r"rows_per_cycle: expected 1..2"):
             draft_and_repair(SyntheticGridTarget(weights), FixedRows(np.ones((4, 3)), 2), rule, Repair(), rows, noise)
-    for draft, told in (
+    for draft, message in (
         (RowDraft(np.array([0, 1, 3, 0])), "tokens in 0..2"),
         (RowDraft(np.array([0, 1])), r"expected \[4\] tokens"),
         (RowDraft(np.array([0, 1, 2, 0]), np.ones((4, 2))), "draft.distributions"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             draft_and_repair(SyntheticGridTarget(weights), Words(draft), rule, Repair(), 2, noise)
     with pytest.raises(ValueError, match="sum to 1"):
         raster(Unnormalised(weights), noise)

@@ -101,11 +101,11 @@ def redraw_from_another_distribution(right: Any, canvas: Canvas, *args: Any) -> 
     return right(canvas, *args)
 
 
-def accept_out_of_one(right: Any, window: Any, held: Any, distribution: Any, node: int) -> Any:
-    if window.chance.flip(float(distribution[held.token]), At(Role.WINDOW, node)):
-        return held.token, True
-    rest = excess(distribution, held.distribution)
-    return (window.chance.draw(rest, At(Role.WINDOW, node + 1)), False) if rest.any() else (held.token, True)
+def accept_out_of_one(right: Any, window: Any, draft: Any, distribution: Any, node: int) -> Any:
+    if window.chance.flip(float(distribution[draft.token]), At(Role.WINDOW, node)):
+        return draft.token, True
+    rest = excess(distribution, draft.distribution)
+    return (window.chance.draw(rest, At(Role.WINDOW, node + 1)), False) if rest.any() else (draft.token, True)
 
 
 def forget_the_drafted_distributions(right: Any, cells: Any, distributions: Any, drafts: Any, *args: Any) -> Any:
