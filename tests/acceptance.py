@@ -31,12 +31,12 @@ def proposal_sets(draft: FloatArray, count: int, drawn: Drawn) -> dict[frozenset
 
 
 def _untried(distribution: FloatArray, tried: frozenset[int]) -> FloatArray:
-    left = distribution.copy()
-    left[list(tried)] = 0.0
-    if not left.any():
-        left[:] = 1.0
-        left[list(tried)] = 0.0
-    return normalised(left)
+    remaining = distribution.copy()
+    remaining[list(tried)] = 0.0
+    if not remaining.any():
+        remaining[:] = 1.0
+        remaining[list(tried)] = 0.0
+    return normalised(remaining)
 
 
 def best_acceptance_iid(target: FloatArray, draft: FloatArray, count: int) -> float:

@@ -34,10 +34,10 @@ class _Digest(pickle.Pickler):
         return type(held).__name__, str(held.dtype), tuple(held.shape), held.requires_grad, content.hexdigest()
 
 
-def digest(*given: Any) -> str:
+def digest(*objects: Any) -> str:
     """SHA-256 of objects, tensors inside them by their numbers."""
     stream = io.BytesIO()
-    _Digest(stream).dump(given)
+    _Digest(stream).dump(objects)
     return hashlib.sha256(stream.getvalue()).hexdigest()
 
 

@@ -83,8 +83,8 @@ class SyntheticGridTarget:
         old = weights.look[feed.cells] * feed.cached
         total = 1.0 + new.sum(axis=1) + old.sum(axis=1)
 
-        def mean(fresh: FloatArray, kept: FloatArray) -> FloatArray:
-            summed: FloatArray = (weights.condition + new @ fresh + old @ kept) / total[:, None]
+        def mean(fresh: FloatArray, past: FloatArray) -> FloatArray:
+            summed: FloatArray = (weights.condition + new @ fresh + old @ past) / total[:, None]
             return summed
 
         embeds = weights.embed[feed.tokens] + weights.place[feed.cells]
@@ -160,7 +160,8 @@ class FixedRows:
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
         cells = range(rows.start * self.width, rows.stop * self.width)
-        drawn = [chance.draw(self.distributions[cell], At(Role.DRAFT, cell)) for cell in cells]
+        drawn_tokens = [chance.draw(self.distributions[cell], At(Role.DRAFT, cell)) for cell in cells]
         return RowDraft(
-            np.array(drawn, dtype=np.int64), None if self.points else self.distributions[cells.start : cells.stop]
+            np.array(drawn_tokens, dtype=np.int64),
+            None if self.points else self.distributions[cells.start : cells.stop],
         )

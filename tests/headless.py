@@ -38,8 +38,8 @@ def ask(page: str, script: str, folder: Path, *flags: str, width: int = 1280, bu
     shutil.rmtree(profile, ignore_errors=True)
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},900", *flags]
     command += [*([f"--virtual-time-budget={budget_ms}"] if budget_ms else []), "--dump-dom", watched.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
-    held = re.search(r'<output id="found">(.*?)</output>', shown)
-    assert held is not None, shown[-2000:]
-    answer: dict[str, Any] = json.loads(html.unescape(held.group(1)))
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    match = re.search(r'<output id="found">(.*?)</output>', dom)
+    assert match is not None, dom[-2000:]
+    answer: dict[str, Any] = json.loads(html.unescape(match.group(1)))
     return answer

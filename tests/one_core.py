@@ -24,16 +24,16 @@ def room_for_ray() -> Iterator[None]:
 
     Ray gives itself 30 seconds to start, and its workers a niceness of 15.
     """
-    held = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
-    if held is not None:
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
+    if affinity is not None:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     os.environ[NICENESS] = "0"
     try:
         yield
     finally:
         del os.environ[NICENESS]
-        if held is not None:
-            os.sched_setaffinity(0, held)
+        if affinity is not None:
+            os.sched_setaffinity(0, affinity)
 
 
 keep_to_one(os.environ.get("PYTEST_XDIST_WORKER", ""))

@@ -20,11 +20,11 @@ class Wrapped:
     def grid(self) -> Grid:
         return Grid(*self.inner.grid)
 
-    def begin(self, *given: Any) -> Any:
-        return self.inner.begin(*given)
+    def begin(self, *args: Any) -> Any:
+        return self.inner.begin(*args)
 
     def score(self, asked: Any) -> Any:
         return self.inner.score(asked)
 
-    def commit(self, *given: Any) -> None:
-        self.inner.commit(*given)
+    def commit(self, *args: Any) -> None:
+        self.inner.commit(*args)
