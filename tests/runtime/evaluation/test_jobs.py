@@ -29,11 +29,7 @@ def planned(prompts=3, seeds=2, settings=(), temperature=1.0, names=("ar", "eagl
     comparison = ComparisonPlan(methods, choose_prompts(prompts), tuple(range(seeds)), sampling)
     method_settings = {"eagle2": tuple(settings)}
     return RunPlan(
-        (
-            ModelPlan.for_workers(
-                ModelSpec("synthetic"), models, comparison, method_settings, {}, likelihood=likelihood
-            ),
-        )
+        (ModelPlan.for_workers(ModelSpec("synthetic"), models, comparison, method_settings, {}, likelihood=likelihood),)
     )
 
 
