@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept import RULES
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.cost_curve import IN_GRID, CostCurveFile, InGridCosts
 from underpaint.sim.batched.decoding import make_scheme, run_loop
@@ -176,11 +175,6 @@ def not_replayed(recipe: Mapping[str, Any]) -> str:
 
     Such a method is predicted from images that it drew, `Trace.drawn`.
     """
-    rule = RULES[recipe["rule"]] if "policy" in recipe else None
-    if rule is not None and rule.promise == "unbounded" and rule.looks_ahead:
-        return (
-            f"{rule.name} keeps a token by what the target says behind it, which a trace of another token does not tell"
-        )
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
     if "window" in recipe and recipe["policy_settings"].get("windows", 1):

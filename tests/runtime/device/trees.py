@@ -28,7 +28,10 @@ class Case(NamedTuple):
     uniforms: dict[Role, FloatArray]
 
 
-UNIFORMS = st.one_of(st.just(0.0), st.integers(0, 1048572).map(lambda n: n / 1048573.0), st.just(1 - 2.0**-53))
+BELOW_ONE = st.one_of(st.just(0.0), st.integers(0, 1048572).map(lambda n: n / 1048573.0))
+UNIFORMS = st.one_of(BELOW_ONE, st.just(1 - 2.0**-53))
+FLIPS = st.one_of(BELOW_ONE, st.just(1 - 2.0**-40))
+"""Uniforms of walks' flips: of a chance of 1, which is a product of quotients, either runtime may round off 2^-52."""
 
 
 @st.composite
@@ -41,7 +44,8 @@ def cases(draw: st.DrawFn, vocab_size: int, drawn: Drawn, chain: bool, most: int
     probs = np.stack([draw(distributions(vocab_size)) for _ in range(tree.size)]).astype(np.float32)
     if draw(st.booleans()):  # the target is the drafter: residuals of rounding alone
         probs = np.stack([rows[node] for node in range(tree.size)])
-    uniforms = {role: np.array([draw(UNIFORMS) for _ in range(tree.size)]) for role in ROLES[1:]}
+    kinds = {role: FLIPS if role is Role.ACCEPT else UNIFORMS for role in ROLES[1:]}
+    uniforms = {role: np.array([draw(kind) for _ in range(tree.size)]) for role, kind in kinds.items()}
     return Case(tree, probs, uniforms)
 
 
