@@ -104,11 +104,11 @@ def llamagen(work: Path, captions: bool) -> Published:
 
     def reference(codes: Tensor) -> Outputs:
         cond = torch.stack([features, model.cls_embedding.uncond_embedding]) if captions else classes
-        logits, found = model(codes, cond)
-        return logits, found
+        logits, hidden_states = model(codes, cond)
+        return logits, hidden_states
 
-    def draft(given: Tensor, codes: Tensor) -> Outputs:
-        rows = zip(codes, given, strict=True)
+    def draft(hidden_states: Tensor, codes: Tensor) -> Outputs:
+        rows = zip(codes, hidden_states, strict=True)
         predicted = torch.stack([eagle_reference(state, model, row, each) for row, each in rows])
         return model.output(predicted), predicted
 
@@ -131,8 +131,8 @@ def tar_dtok(work: Path) -> Published:
 
     def reference(codes: Tensor) -> Outputs:
         rows = zip(codes, (features, torch.zeros_like(features)), strict=True)
-        logits, found = zip(*(dtok_reference(state, given, row) for row, given in rows), strict=True)
-        return torch.stack(logits)[:, 5:], torch.stack(found)[:, 5:]
+        logits, hidden_states = zip(*(dtok_reference(state, prefix, row) for row, prefix in rows), strict=True)
+        return torch.stack(logits)[:, 5:], torch.stack(hidden_states)[:, 5:]
 
     def condition(target: EngineTarget, absent: bool) -> None:
         _set_rows(target, folder, features, absent)
@@ -178,10 +178,10 @@ def tar_lm(work: Path) -> Published:
 
 
 def _prompted(
-    folder: Path, model: object, ids: Tensor, kept: Tensor, drafter: Callable[[Tensor, Tensor], Outputs] | None
+    folder: Path, model: object, ids: Tensor, kept_ids: Tensor, drafter: Callable[[Tensor, Tensor], Outputs] | None
 ) -> Published:
-    """Under a prompt of 5 ids where 8 have room, beside one of its `kept` ids alone."""
-    prompts = (text_models.PROMPT[0], kept)
+    """Under a prompt of 5 ids where 8 have room, beside one of its `kept_ids` alone."""
+    prompts = (text_models.PROMPT[0], kept_ids)
 
     def condition(target: EngineTarget, absent: bool) -> None:
         target.prepare(target.encoder.of_ids(prompts[int(absent)].numpy()))

@@ -77,10 +77,10 @@ def opset(model: onnx.ModelProto) -> int:
 
 def least_version(model: onnx.ModelProto, runtime: Runtime) -> str:
     """The least version of a runtime that reads the model's opset; ValueError where none is documented."""
-    found = [version for newest, version in sorted(runtime.least.items()) if newest >= opset(model)]
-    if not found:
+    versions = [version for newest, version in sorted(runtime.least.items()) if newest >= opset(model)]
+    if not versions:
         raise ValueError(f"{runtime.name}: expected opset {max(runtime.least)} at most, got {opset(model)}")
-    return found[0]
+    return versions[0]
 
 
 def undocumented(model: onnx.ModelProto, runtime: Runtime) -> set[str]:
@@ -88,13 +88,13 @@ def undocumented(model: onnx.ModelProto, runtime: Runtime) -> set[str]:
 
     ONNX Runtime's CUDA provider leaves such nodes to the CPU; TensorRT does not read the graph.
     """
-    found, version = set(), opset(model)
+    names, version = set(), opset(model)
     for domain, name in set(operators(model.graph)):
         if domain not in _OWN:
             if domain != CONTRIBUTED or name not in runtime.contributed:
-                found.add(f"{domain}.{name}")
+                names.add(f"{domain}.{name}")
         elif runtime.operators is not None:
             since = onnx.defs.get_schema(name, version, "").since_version
             if since not in runtime.operators.get(name, ()):
-                found.add(f"{name}-{since}")
-    return found
+                names.add(f"{name}-{since}")
+    return names

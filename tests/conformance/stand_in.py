@@ -169,9 +169,9 @@ class Engine:
 
     def __init__(self, content: bytes) -> None:
         Engine.live.add(self)
-        known = json.loads(content)
-        self.name, self.profiles = known["name"], known["profiles"]
-        self.session = open_session(Path(__file__), EngineContext(threads=1), b64decode(known["graph"]))
+        fields = json.loads(content)
+        self.name, self.profiles = fields["name"], fields["profiles"]
+        self.session = open_session(Path(__file__), EngineContext(threads=1), b64decode(fields["graph"]))
         both = (*self.session.get_inputs(), *self.session.get_outputs())
         self.inputs = [each.name for each in self.session.get_inputs()]
         self.types = {each.name: _KINDS[each.type][0] for each in both}
@@ -214,16 +214,16 @@ class _Recording(TorchDispatchMode):
     """PyTorch's operations, in the graph that is being captured."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
+        output = function(*args, **(kwargs or {}))
 
         def again() -> None:
-            found = function(*args, **(kwargs or {}))
-            if found is not args[0]:
-                made.copy_(found)
+            new_output = function(*args, **(kwargs or {}))
+            if new_output is not args[0]:
+                output.copy_(new_output)
 
         assert Recorder.capturing is not None
         Recorder.capturing.calls.append(again)
-        return made
+        return output
 
 
 @contextmanager

@@ -25,16 +25,16 @@ def level_by_level(
     """[trees, LEVELS]: what the drafter would chain below the root of each tree, by `expand` alone."""
     drafter = open_drafter(models, sampler, name)
     drafter.begin(at(scored, 0, 1))
-    found, done = [], 0
+    chains, done = [], 0
     for tree in trees:
         tokens, parent = [int(tree.tokens[0])], -1
         for _ in range(LEVELS):
             distribution = drafter.expand(np.array(tokens[-1:]), np.array([parent]))
             tokens.append(int(distribution[0].argmax()))
             parent += 1
-        found.append(tokens[1:])
+        chains.append(tokens[1:])
         done = commit(drafter, tree, scored, done)
-    return np.array(found)
+    return np.array(chains)
 
 
 def at(scored: Scored, start: int, stop: int) -> Scored:
@@ -44,43 +44,43 @@ def at(scored: Scored, start: int, stop: int) -> Scored:
 
 def commit(drafter: object, tree: DraftTree, scored: Scored, done: int) -> int:
     """All of `tree` is accepted, and the next of TOKENS with it."""
-    kept = tree.size - 1
+    accepted = tree.size - 1
     verdict = Verdict(tuple(range(1, tree.size)), int(TOKENS[done + tree.size]))
     drafter.commit(tree, verdict, at(scored, done + 1, done + 1 + tree.size))  # type: ignore[attr-defined]
-    return done + kept + 1
+    return done + accepted + 1
 
 
 @pytest.mark.parametrize("name", ["drafter", "drafter_int8"])
 @pytest.mark.parametrize("sampler", [PAIR, ONE_ROW], ids=["pair", "one_row"])
 def test_a_chain_is_what_its_levels_are(models: Models, name: str, sampler: SamplingParams) -> None:
-    said = draft_features(models, TOKENS)
-    assert said.features is not None
-    scored = said if sampler is PAIR else Scored(said.probs, said.features[:1])
+    pair_scored = draft_features(models, TOKENS)
+    assert pair_scored.features is not None
+    scored = pair_scored if sampler is PAIR else Scored(pair_scored.probs, pair_scored.features[:1])
     trees, done = [], 0
-    for kept in (0, 2, 1, 3):
-        trees.append(chain(TOKENS[done : done + 1 + kept]))
-        done += kept + 1
+    for accepted in (0, 2, 1, 3):
+        trees.append(chain(TOKENS[done : done + 1 + accepted]))
+        done += accepted + 1
     drafter, done = open_drafter(models, sampler, name), 0
     assert drafter.fuses_chains
     drafter.begin(at(scored, 0, 1))
-    found = []
+    chains = []
     for tree in trees:
-        found.append(drafter.expand_chain(int(tree.tokens[0]), LEVELS))
+        chains.append(drafter.expand_chain(int(tree.tokens[0]), LEVELS))
         assert drafter.engine.cache.length == done + 1
         done = commit(drafter, tree, scored, done)
     expected = level_by_level(models, name, sampler, scored, trees)
-    np.testing.assert_array_equal(np.array(found), expected)
+    np.testing.assert_array_equal(np.array(chains), expected)
     assert len({tuple(row) for row in expected.tolist()}) > 1
     assert drafter.engine.cost.passes == LEVELS * len(trees)
 
 
 def test_a_chain_leaves_the_root_to_be_expanded(models: Models) -> None:
     """After a chain of one cycle, a tree may still grow from its root, as if there had been no chain."""
-    said = draft_features(models, TOKENS)
+    scored = draft_features(models, TOKENS)
     distributions = []
     for chains in (True, False):
         drafter = open_drafter(models)
-        drafter.begin(at(said, 0, 1))
+        drafter.begin(at(scored, 0, 1))
         if chains:
             drafter.expand_chain(int(TOKENS[0]), 3)
         else:

@@ -66,15 +66,15 @@ def measured(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_curve_is_measured_once_and_kept(measured: Measured) -> None:
     seen: list[tuple[int, int]] = []
-    found = curve_of(measured, SAMPLING, lambda done, most: seen.append((done, most)))
-    assert found is not None
+    cost_curve = curve_of(measured, SAMPLING, lambda done, most: seen.append((done, most)))
+    assert cost_curve is not None
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert dict(found.model) == {"target": "target", "drafter": "drafter", "rows": 1}
-    assert [count for count, _ in found.verify_ms] == [1, 2, 3, 4, 5, 6, CONFIG.cells // 2]
-    assert (found.measured_on["threads"], found.measured_on["sha256"]) == (1, {"target": "1", "drafter": "2"})
-    costs = engine_costs(found)
-    assert costs.fingerprint == found.fingerprint
+    assert dict(cost_curve.model) == {"target": "target", "drafter": "drafter", "rows": 1}
+    assert [count for count, _ in cost_curve.verify_ms] == [1, 2, 3, 4, 5, 6, CONFIG.cells // 2]
+    assert (cost_curve.measured_on["threads"], cost_curve.measured_on["sha256"]) == (1, {"target": "1", "drafter": "2"})
+    costs = engine_costs(cost_curve)
+    assert costs.fingerprint == cost_curve.fingerprint
     assert costs.plain_ms is not None
     assert costs.plain_ms > 0
     assert costs.chain_ms is not None
@@ -82,12 +82,12 @@ def test_a_curve_is_measured_once_and_kept(measured: Measured) -> None:
     assert min(ms for _, ms in (*costs.verify_ms, *costs.draft_ms)) > 0
     path = curve_path(measured, SAMPLING)
     assert path.parent == cache_folder()
-    assert [held.name for held in path.parent.iterdir()] == [path.name]
-    assert kept_curve(measured, SAMPLING) == curve_of(measured, SAMPLING) == found
-    assert read_cost_curve(path).fingerprint == found.fingerprint
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert kept_curve(measured, SAMPLING) == curve_of(measured, SAMPLING) == cost_curve
+    assert read_cost_curve(path).fingerprint == cost_curve.fingerprint
     renewed = curve_of(measured, SAMPLING, renew=True)
     assert renewed is not None
-    assert renewed.fingerprint != found.fingerprint
+    assert renewed.fingerprint != cost_curve.fingerprint
 
 
 def test_another_machine_model_or_width_has_a_curve_of_its_own(measured: Measured) -> None:
@@ -124,10 +124,10 @@ def test_a_slow_engine_is_timed_on_fewer_images_and_the_curve_says_on_how_many(
 ) -> None:
     monkeypatch.setattr(machine_curve, "_SECONDS", {False: seconds, True: inf})
     heard = list[tuple[int, int]]()
-    found = curve_of(measured, SAMPLING, lambda done, most: heard.append((done, most)), renew=True)
-    assert found is not None
-    assert json.loads(found.content)["in_cycle"]["rounds"] == rounds
-    assert found.in_cycle is not None
+    cost_curve = curve_of(measured, SAMPLING, lambda done, most: heard.append((done, most)), renew=True)
+    assert cost_curve is not None
+    assert json.loads(cost_curve.content)["in_cycle"]["rounds"] == rounds
+    assert cost_curve.in_cycle is not None
     done, most = heard[-1]
     assert done == most
 
@@ -136,10 +136,10 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     short = curve_of(measured, SAMPLING)
     assert short is not None
     assert short.in_grid is None
-    found = curve_of(measured, SAMPLING, full=True)
-    assert found is not None
-    assert curve_of(measured, SAMPLING) == found  # the whole one takes the place of the short one
-    costs = found.in_cycle
+    full_curve = curve_of(measured, SAMPLING, full=True)
+    assert full_curve is not None
+    assert curve_of(measured, SAMPLING) == full_curve  # the whole one takes the place of the short one
+    costs = full_curve.in_cycle
     assert costs is not None
     assert costs.plain_ms > costs.plain.target_ms > 0
     families = {"one_call", "sampled", "ranked", "iid", "iid_paths", "cost_aware"}
@@ -151,7 +151,7 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     for tree in costs.tree_ms.values():
         times = [ms for _, ms in tree.levels]
         assert times == sorted(times)
-    grid = found.in_grid
+    grid = full_curve.in_grid
     assert grid is not None
     assert grid.target_ms[0][0] == 1
     assert grid.target_ms[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
@@ -161,8 +161,8 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     assert grid.low == (), "no folder, so nothing smaller"
     for host in costs.host_ms.values():
         assert host.cycle + host.level + host.node > 0
-    spread = json.loads(found.content)["verify_spread_ms"]
-    for at, (_, median) in enumerate(found.verify_ms):
+    spread = json.loads(full_curve.content)["verify_spread_ms"]
+    for at, (_, median) in enumerate(full_curve.verify_ms):
         assert spread["least"][at][1] <= spread["p10"][at][1] <= median <= spread["p90"][at][1]
         assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
 
@@ -175,32 +175,32 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
 def test_a_ratio_that_all_sizes_share_keeps_every_step_of_passes_alone(
     samples: list[tuple[int, int]], alone: list[float], ratio: float
 ) -> None:
-    known = [[size, ms] for size, ms in zip((1, 4, 5, 64), sorted(alone), strict=True)]
+    alone_curve = [[size, ms] for size, ms in zip((1, 4, 5, 64), sorted(alone), strict=True)]
     sizes, counts = np.array(sorted(samples)).T
-    base = np.interp(sizes, *np.array(known).T)
-    np.testing.assert_allclose(smoothed(sizes, ratio * base, counts, known), ratio * base, rtol=1e-12)
+    base = np.interp(sizes, *np.array(alone_curve).T)
+    np.testing.assert_allclose(smoothed(sizes, ratio * base, counts, alone_curve), ratio * base, rtol=1e-12)
 
 
 def test_a_disturbed_size_is_drawn_to_similar_ones_by_their_samples() -> None:
-    sizes, known = np.array([2, 12, 14, 16, 18, 255]), [[1, 1.0], [64, 64.0]]
+    sizes, alone_curve = np.array([2, 12, 14, 16, 18, 255]), [[1, 1.0], [64, 64.0]]
     ms = 1.2 * sizes.astype(np.float64)
     ms[3] *= 1.5
-    alike = smoothed(sizes, ms, np.full(6, 100), known)
+    alike = smoothed(sizes, ms, np.full(6, 100), alone_curve)
     assert 1.2 * 16 * 1.05 < alike[3] < 1.2 * 16 * 1.25, "of three similar sizes and itself"
     assert alike[0] == pytest.approx(1.2 * 2, rel=1e-3), "far sizes hardly count"
     assert alike[5] == ms[5], "no passes alone were as large"
-    few = smoothed(sizes, ms, np.array([100, 100, 100, 5, 100, 100]), known)
+    few = smoothed(sizes, ms, np.array([100, 100, 100, 5, 100, 100]), alone_curve)
     assert few[3] < 1.2 * 16 * 1.02
 
 
 def test_plain_steps_stand_for_passes_over_the_root_and_move_no_others() -> None:
-    found = CycleSamples()
-    found.passes["plain", 1].extend([1.0] * 9)
-    found.passes["target", 2].extend([4.0] * 9)
-    assert curve(found, "target", [[1, 1.0], [2, 2.0]]) == [[1, 1.0], [2, 4.0]]
-    assert curve(found, "target") == [[1, 1.0], [2, 4.0]]
-    found.passes["target", 1].extend([3.0] * 9)
-    assert curve(found, "target") == [[1, 3.0], [2, 4.0]]
+    samples = CycleSamples()
+    samples.passes["plain", 1].extend([1.0] * 9)
+    samples.passes["target", 2].extend([4.0] * 9)
+    assert curve(samples, "target", [[1, 1.0], [2, 2.0]]) == [[1, 1.0], [2, 4.0]]
+    assert curve(samples, "target") == [[1, 1.0], [2, 4.0]]
+    samples.passes["target", 1].extend([3.0] * 9)
+    assert curve(samples, "target") == [[1, 3.0], [2, 4.0]]
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ def test_targets_that_draft_and_resamplers_have_costs_of_their_own(measured: Mea
     same = {"same": SameSize(ResolutionMap(target.grid, target.grid))}
     low = [in_grid.LowTarget(1, int8, target.fork(), same) for int8 in (True, False)]
     cells = in_grid.measure(target, low, 2, [condition], lambda: None, 3.0)
-    found = in_grid.to_dict(cells, low, target.grid, 2, [[1, 0.5], [4, 0.75]])
-    costs = build_typed(InGridCosts, found, "in_grid")
+    fields = in_grid.to_dict(cells, low, target.grid, 2, [[1, 0.5], [4, 0.75]])
+    costs = build_typed(InGridCosts, fields, "in_grid")
     assert [(one.ratio, one.int8) for one in costs.low] == [(1, True), (1, False)]
     for one in (costs, *costs.low):
         assert one.target_ms[0][0] == 1
@@ -233,12 +233,12 @@ def test_targets_that_draft_and_resamplers_have_costs_of_their_own(measured: Mea
 
 
 def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:
-    own = {"ranked": 0.3, "cost_aware": 0.6, "cost_aware_chain": 0.5}[family]
-    return own + 0.2 * levels + 0.01 * nodes + (0.5 if pooled else 0.0)
+    cycle_ms = {"ranked": 0.3, "cost_aware": 0.6, "cost_aware_chain": 0.5}[family]
+    return cycle_ms + 0.2 * levels + 0.01 * nodes + (0.5 if pooled else 0.0)
 
 
 def test_the_host_is_split_into_what_it_is_made_of() -> None:
-    found = CycleSamples()
+    samples = CycleSamples()
     shapes = [(1, 2), (2, 5), (4, 7), (4, 13), (0, 1)]
     for family in ("ranked", "cost_aware", "cost_aware_chain"):
         for levels, nodes in shapes:
@@ -246,14 +246,14 @@ def test_the_host_is_split_into_what_it_is_made_of() -> None:
                 ms = timed(family, levels, nodes, pooled)
                 if (family, levels) == ("ranked", 0):  # an image's last cell is no part of a cycle that drafts
                     ms = 9.0
-                found.host[CycleKind(family, levels, nodes, pooled)].extend([ms] * 20 + [50.0])
-    found.host[CycleKind("ranked", 3, 6, False)].append(99.0)  # too few to count
-    found.host[CycleKind("cost_aware_chain", 3, 6, False)].append(
+                samples.host[CycleKind(family, levels, nodes, pooled)].extend([ms] * 20 + [50.0])
+    samples.host[CycleKind("ranked", 3, 6, False)].append(99.0)  # too few to count
+    samples.host[CycleKind("cost_aware_chain", 3, 6, False)].append(
         timed("cost_aware_chain", 3, 6, False)
     )  # a policy's own choice counts
-    for family, own in (("ranked", 0.3), ("cost_aware", 0.6), ("cost_aware_chain", 0.5)):
-        costs = host_costs(found, family)
-        assert costs == pytest.approx({"cycle": own, "level": 0.2, "node": 0.01, "pooled": 0.5}, abs=1e-4)
+    for family, cycle_ms in (("ranked", 0.3), ("cost_aware", 0.6), ("cost_aware_chain", 0.5)):
+        costs = host_costs(samples, family)
+        assert costs == pytest.approx({"cycle": cycle_ms, "level": 0.2, "node": 0.01, "pooled": 0.5}, abs=1e-4)
     falling = CycleSamples()
     for levels in (1, 2, 3):
         falling.host[CycleKind("ranked", levels, levels + 1, False)].extend([1.0 - 0.1 * levels] * 10)
@@ -263,25 +263,25 @@ def test_the_host_is_split_into_what_it_is_made_of() -> None:
 
 
 def test_a_call_is_told_from_the_levels_in_it() -> None:
-    found = CycleSamples()
+    samples = CycleSamples()
     for levels, width in ((1, 1), (2, 1), (4, 1), (6, 1), (4, 3), (3, 8)):
         ms = 0.3 + 0.25 + (levels - 1) * {1: 0.25, 3: 0.4, 8: 0.7}[width]
-        found.tree_calls[TreeCall("sampled", levels, width)].extend([ms] * 10)
-    found.tree_calls[TreeCall("sampled", 2, 2)].append(9.0)  # too few to count
-    assert tree_costs(found, "sampled") == {"call": 0.3, "levels": [[1, 0.25], [3, 0.4], [8, 0.7]]}
+        samples.tree_calls[TreeCall("sampled", levels, width)].extend([ms] * 10)
+    samples.tree_calls[TreeCall("sampled", 2, 2)].append(9.0)  # too few to count
+    assert tree_costs(samples, "sampled") == {"call": 0.3, "levels": [[1, 0.25], [3, 0.4], [8, 0.7]]}
     with pytest.raises(ValueError, match="too few trees with ranked siblings"):
-        tree_costs(found, "ranked")
+        tree_costs(samples, "ranked")
 
 
 def test_a_drift_of_the_machine_between_bursts_falls_out() -> None:
     bursts = []
     for slower in (1.0, 1.5, 0.5):
-        found = CycleSamples()
-        found.passes["plain", 1].extend([0.75 * slower] * 8)
-        found.host[PLAIN_STEP].extend([0.25 * slower] * 8)
-        found.passes["target", 4].extend([2.0 * slower] * 8)
-        found.tree_calls[TreeCall("ranked", 2, 2)].append(1.0 * slower)
-        bursts.append(found)
+        samples = CycleSamples()
+        samples.passes["plain", 1].extend([0.75 * slower] * 8)
+        samples.host[PLAIN_STEP].extend([0.25 * slower] * 8)
+        samples.passes["target", 4].extend([2.0 * slower] * 8)
+        samples.tree_calls[TreeCall("ranked", 2, 2)].append(1.0 * slower)
+        bursts.append(samples)
     whole = at_mean_speed(bursts)
     assert whole.plain_ms == pytest.approx(1.0)
     assert whole.passes["target", 4] == pytest.approx([2.0] * 24)
@@ -314,9 +314,9 @@ def test_a_stopped_measurement_goes_on_where_it_was(measured: Measured, monkeypa
     sizes, whole = len(timed) // 4, len(timed)
     (part,) = cache_folder().iterdir()
     assert part.name == curve_path(measured, SAMPLING).name + ".part"
-    kept = json.loads(part.read_text())
-    assert {len(samples) for samples in kept["verify"].values()} == {2}
-    assert kept["rounds"] == []
+    progress = json.loads(part.read_text())
+    assert {len(samples) for samples in progress["verify"].values()} == {2}
+    assert progress["rounds"] == []
     with pytest.raises(KeyboardInterrupt):
         curve_of(
             measured,
@@ -326,10 +326,10 @@ def test_a_stopped_measurement_goes_on_where_it_was(measured: Measured, monkeypa
     assert len(timed) == whole + 3 * sizes  # the third round, and its warm-up
     before = json.loads(part.read_text())["rounds"]
     assert len(before) == 1
-    found = curve_of(measured, SAMPLING)
-    assert found is not None
+    cost_curve = curve_of(measured, SAMPLING)
+    assert cost_curve is not None
     assert len(timed) == whole + 3 * sizes  # no pass is timed again
-    assert json.loads(found.content)["in_cycle"]["rounds"] == 2
+    assert json.loads(cost_curve.content)["in_cycle"]["rounds"] == 2
     assert [file.name for file in cache_folder().iterdir()] == [curve_path(measured, SAMPLING).name]
     part.write_text("{")
     assert curve_of(measured, SAMPLING, renew=True) is not None

@@ -83,12 +83,14 @@ def test_target_and_drafter_draw_the_hosts_tokens(
 ) -> None:
     def drawn(plain: bool) -> tuple[list[int], list[list[int]]]:
         if plain:
-            monkeypatch.setattr(OnnxDecoder, "buffers", lambda own, rows: HostBuffers(own.session, own.config, rows))
+            monkeypatch.setattr(
+                OnnxDecoder, "buffers", lambda decoder, rows: HostBuffers(decoder.session, decoder.config, rows)
+            )
         target, drafter = open_target(models, sampler), open_drafter(models, sampler)
         assert isinstance(target.engine._buffers, HostBuffers) == plain  # type: ignore[attr-defined]
         for seed in range(2):  # the second image in the buffers of the first
-            found = decode(target, drafter, POLICIES[policy].make(), RULES[rule].make(), sampling(seed), max_nodes=8)
-        return found.tokens.tolist(), [cycle.tree.tokens.tolist() for cycle in found.cycles]
+            picture = decode(target, drafter, POLICIES[policy].make(), RULES[rule].make(), sampling(seed), max_nodes=8)
+        return picture.tokens.tolist(), [cycle.tree.tokens.tolist() for cycle in picture.cycles]
 
     assert drawn(False) == drawn(True)
 
@@ -99,7 +101,9 @@ def test_shipped_models_draw_the_hosts_tokens(method: str, monkeypatch: pytest.M
 
     def drawn(plain: bool) -> tuple[int, ...]:
         if plain:
-            monkeypatch.setattr(OnnxDecoder, "buffers", lambda own, rows: HostBuffers(own.session, own.config, rows))
+            monkeypatch.setattr(
+                OnnxDecoder, "buffers", lambda decoder, rows: HostBuffers(decoder.session, decoder.config, rows)
+            )
         pipeline = Pipeline.open(FOLDER, resolution=128 if method == "mulo" else 64, context=ONE_THREAD)
         tokens = underpaint.draw(pipeline, "a woolly fox left of an outlined pumpkin", method, seed=3).tokens
         targets = [pipeline.high, *([pipeline.low.target(2)] if method == "mulo" else [])]
@@ -141,14 +145,14 @@ def passes(folder: Path, graph_option: str | None) -> tuple[list[np.ndarray], On
         target = EngineTarget(decoder, PAIR)
         target.prepare(target.encoder.of_ids(np.array([3])))
         target.begin()
-    engine, found = target.engine, []
+    engine, outputs = target.engine, []
     for start, count in ((0, 1), (1, 3), (4, 5), (9, 1), (10, 4)):
         part = slice(start, start + count)
         run = engine.run(TOKENS[part], np.arange(start, start + count), causal(count))
-        found += [run.logits.copy(), run.features.copy()]
+        outputs += [run.logits.copy(), run.features.copy()]
         engine.cache.commit(slice(None))
     assert isinstance(engine, OnnxEngine)
-    return found, engine
+    return outputs, engine
 
 
 @pytest.mark.parametrize("precision", ["out", "reference"], ids=["fp16", "fp32"])
@@ -156,8 +160,8 @@ def test_passes_are_padded_to_the_sizes_of_captured_graphs(halves: Path, precisi
     """In float16 from plain graphs, and in float32: caches are of the graph's precision."""
     exact, plain = passes(halves / precision, None)
     padded, engine = passes(halves / precision, "gpu_graph_id")
-    for found, expected in zip(padded, exact, strict=True):
-        np.testing.assert_allclose(found, expected, atol=2e-3 if precision == "out" else 1e-5)
+    for actual, expected in zip(padded, exact, strict=True):
+        np.testing.assert_allclose(actual, expected, atol=2e-3 if precision == "out" else 1e-5)
     assert engine.memory.keys.dtype == (torch.float16 if precision == "out" else torch.float32)
     assert engine.captured
     assert not plain.captured
@@ -170,13 +174,15 @@ def test_every_captured_pass_has_an_id_of_its_own_and_gives_it_back(
     halves: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two engines of one session have other addresses: a shared id would replay one's graph in the other."""
-    asked: list[str] = []
+    entries: list[str] = []
     real = onnxruntime.RunOptions
 
     class Options:
         def __new__(cls) -> Any:
-            made = real()
-            return SimpleNamespace(made=made, add_run_config_entry=lambda name, value: asked.append(f"{name}={value}"))
+            options = real()
+            return SimpleNamespace(
+                made=options, add_run_config_entry=lambda name, value: entries.append(f"{name}={value}")
+            )
 
     monkeypatch.setattr(onnxruntime, "RunOptions", Options)
     config = manifest_config(locate("target", "target", halves / "out").manifest.settings, "target")
@@ -186,7 +192,7 @@ def test_every_captured_pass_has_an_id_of_its_own_and_gives_it_back(
     for buffers in engines:
         for capture in (True, False, True):
             buffers.bind({}, {}, capture)
-    ids = [text.partition("=")[2] for text in asked]
+    ids = [text.partition("=")[2] for text in entries]
     assert ids[1] == ids[4] == "-1"
     assert len({*ids}) == 5
     engines[0].close()
@@ -232,16 +238,16 @@ def test_half_precision_loads_for_a_gpu_alone(halves: Path, monkeypatch: pytest.
         EngineError, match=r"expected a float32 export .* got fp16; .* run it on a GPU \(--backend cuda\)"
     ):
         load_onnx("target", "target", halves / "out", ONE_THREAD)
-    asked: list[tuple[bool, str]] = []
+    calls: list[tuple[bool, str]] = []
 
     def opened(path: Path, context: EngineContext, plain: DecoderConfig | None) -> tuple[object, ProviderOptions]:
-        asked.append((plain is not None, context.backend))
+        calls.append((plain is not None, context.backend))
         return open_session(path, ONE_THREAD), GpuBackend("cuda", 1).options(plain is not None)
 
     monkeypatch.setattr(onnx_engine, "open_capturing", opened)
     half = load_decoder("target", "target", halves / "out", ONE_THREAD, "cuda:1")
     whole = load_decoder("target", "target", halves / "reference", ONE_THREAD, "cuda:1")
-    assert asked == [(True, "cuda:1"), (False, "cuda:1")]
+    assert calls == [(True, "cuda:1"), (False, "cuda:1")]
     for decoder, captures in ((half, True), (whole, False)):
         assert isinstance(decoder, OnnxDecoder)
         assert decoder.gpu == ("cuda", 1)

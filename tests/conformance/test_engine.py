@@ -75,12 +75,12 @@ def memory_of(target: EngineTarget) -> np.ndarray:
 
 def feed_one_by_one(target: EngineTarget, tokens: IntArray) -> list[Scored]:
     """Commit tokens one a pass; what each pass said."""
-    said = []
+    scores = []
     for token in tokens:
         tree = root_only(int(token), CONFIG.vocab_size)
-        said.append(target.score(tree))
+        scores.append(target.score(tree))
         target.commit(tree, Verdict((), 0))
-    return said
+    return scores
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 7, CELLS - 4])
@@ -94,11 +94,11 @@ def test_a_tree_scores_like_each_of_its_paths(family: Family, drawn: int) -> Non
         path = tree.tokens[[0, *tree.path_to(node)]]
         alone = open_target(family)
         alone.begin()
-        said = feed_one_by_one(alone, np.concatenate([TOKENS[:drawn], path]))[-1]
-        np.testing.assert_allclose(scored.probs[node], said.probs[0], atol=1e-5)
+        expected = feed_one_by_one(alone, np.concatenate([TOKENS[:drawn], path]))[-1]
+        np.testing.assert_allclose(scored.probs[node], expected.probs[0], atol=1e-5)
         assert scored.features is not None
-        assert said.features is not None
-        np.testing.assert_allclose(scored.features[:, node], said.features[:, 0], atol=1e-4)
+        assert expected.features is not None
+        np.testing.assert_allclose(scored.features[:, node], expected.features[:, 0], atol=1e-4)
 
 
 def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) -> None:
@@ -142,8 +142,8 @@ def test_rejected_nodes_never_enter_the_cache(family: Family) -> None:
     one.commit(tree, Verdict((2, 5), 0))
     feed_one_by_one(other, TOKENS[[0, 2, 5]])
     for part in ("keys", "values"):
-        found, wanted = (np.asarray(getattr(target.engine.memory, part)) for target in (one, other))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        actual, expected = (np.asarray(getattr(target.engine.memory, part)) for target in (one, other))
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
     assert not one.engine.memory.keys[..., one.engine.cache.length :].any()
     assert not one.engine.memory.values[:, :, :, one.engine.cache.length :].any()
 
@@ -199,8 +199,8 @@ def test_greedy_decoding_takes_what_the_reference_likes_best(family: Family) -> 
     """Drawn token by token through the cache; then one dense pass over the picture agrees with every choice."""
     greedy = SamplingParams(guidance=2.5, temperature=0)
     tokens = decode(open_target(family, greedy), None, Eagle2(1, 1, 1), PointProposals(), sampling(0)).tokens
-    wanted = sampling_probs(family.dense(np.asarray(tokens[:-1]))[0].numpy(), greedy)
-    np.testing.assert_array_equal(tokens, wanted.argmax(axis=-1))
+    reference_probs = sampling_probs(family.dense(np.asarray(tokens[:-1]))[0].numpy(), greedy)
+    np.testing.assert_array_equal(tokens, reference_probs.argmax(axis=-1))
     assert len(set(tokens.tolist())) > 1
 
 
@@ -210,12 +210,12 @@ def draft_features(family: Family, tokens: IntArray) -> Scored:
     return Scored(sampling_probs(logits, PAIR), features)
 
 
-def draft_reference(family: Family, tokens: IntArray, known: int, drafted: IntArray) -> np.ndarray:
-    """The distribution after the last of [tokens[:known], drafted]: true features up to `known`, predicted ones
-    beyond."""
-    features = family.dense(tokens)[1][:, :known]
-    fed = np.concatenate([tokens[:known], drafted])
-    for count in range(known, len(fed) + 1):
+def draft_reference(family: Family, tokens: IntArray, true_count: int, drafted: IntArray) -> np.ndarray:
+    """The distribution after the last of [tokens[:true_count], drafted]: true features up to `true_count`, predicted
+    ones beyond."""
+    features = family.dense(tokens)[1][:, :true_count]
+    fed = np.concatenate([tokens[:true_count], drafted])
+    for count in range(true_count, len(fed) + 1):
         logits, predicted = family.draft(features, fed[:count])
         features = torch.cat([features, predicted[:, -1:]], dim=1)
     return np.asarray(sampling_probs(logits[:, -1:].numpy(), PAIR))[0]
@@ -223,15 +223,17 @@ def draft_reference(family: Family, tokens: IntArray, known: int, drafted: IntAr
 
 def test_a_draft_tree_follows_eagle_path_by_path(family: Family) -> None:
     drafter = open_drafter(family)
-    said = draft_features(family, TOKENS)
-    assert said.features is not None
-    drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+    scored = draft_features(family, TOKENS)
+    assert scored.features is not None
+    drafter.begin(Scored(scored.probs[:1], scored.features[:, :1]))
     root = drafter.expand(TOKENS[:1], np.array([-1]))
     np.testing.assert_allclose(root[0], draft_reference(family, TOKENS, 1, TOKENS[:0]), atol=1e-5)
     parents = [-1]
     tokens = [int(TOKENS[0])]
     for level in ([(3, 0), (9, 0)], [(1, 1), (2, 2), (3, 2)], [(5, 5), (6, 3)]):
-        found = drafter.expand(np.array([token for token, _ in level]), np.array([parent for _, parent in level]))
+        distributions = drafter.expand(
+            np.array([token for token, _ in level]), np.array([parent for _, parent in level])
+        )
         for row, (token, parent) in enumerate(level):
             tokens.append(token)
             parents.append(parent)
@@ -240,31 +242,31 @@ def test_a_draft_tree_follows_eagle_path_by_path(family: Family) -> None:
                 path.append(tokens[node])
                 node = parents[node]
             expected = draft_reference(family, TOKENS, 1, np.array(path[::-1]))
-            np.testing.assert_allclose(found[row], expected, atol=1e-5)
+            np.testing.assert_allclose(distributions[row], expected, atol=1e-5)
 
 
 def test_a_verdict_brings_true_features_and_forgets_the_draft(family: Family) -> None:
     drafter = open_drafter(family)
-    said = draft_features(family, TOKENS)
-    assert said.features is not None
-    drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+    scored = draft_features(family, TOKENS)
+    assert scored.features is not None
+    drafter.begin(Scored(scored.probs[:1], scored.features[:, :1]))
     done = 0  # index of the root
     for accepted, drafts in ((2, True), (0, True), (1, False), (0, False), (3, True), (2, True)):
         if drafts:
             drafter.expand(TOKENS[done : done + 1], np.array([-1]))
             drafter.expand(np.array([1, 2]), np.array([0, 0]))
-            found = drafter.expand(np.array([8]), np.array([2]))
+            distributions = drafter.expand(np.array([8]), np.array([2]))
             expected = draft_reference(family, TOKENS, done + 1, np.array([2, 8]))
-            np.testing.assert_allclose(found[0], expected, atol=1e-5)
+            np.testing.assert_allclose(distributions[0], expected, atol=1e-5)
         tree = chain(TOKENS[done : done + 1 + accepted])
         verdict = Verdict(tuple(range(1, accepted + 1)), int(TOKENS[done + accepted + 1]))
         rows = slice(done + 1, done + 2 + accepted)
-        drafter.commit(tree, verdict, Scored(said.probs[rows], said.features[:, rows]))
+        drafter.commit(tree, verdict, Scored(scored.probs[rows], scored.features[:, rows]))
         if drafts:
             assert drafter.engine.cache.length == done + 1
         done += accepted + 1
-    found = drafter.expand(TOKENS[done : done + 1], np.array([-1]))
-    np.testing.assert_allclose(found[0], draft_reference(family, TOKENS, done + 1, TOKENS[:0]), atol=1e-5)
+    distributions = drafter.expand(TOKENS[done : done + 1], np.array([-1]))
+    np.testing.assert_allclose(distributions[0], draft_reference(family, TOKENS, done + 1, TOKENS[:0]), atol=1e-5)
 
 
 def test_a_drafter_says_what_it_cannot_do(family: Family) -> None:
@@ -290,29 +292,29 @@ def test_a_drafter_says_what_it_cannot_do(family: Family) -> None:
 
 
 def test_an_8_bit_drafter_drafts_nearly_the_same(models: Models) -> None:
-    said = draft_features(models, TOKENS)
-    assert said.features is not None
-    found = []
+    scored = draft_features(models, TOKENS)
+    assert scored.features is not None
+    distributions = []
     for name in ("drafter", "drafter_int8"):
         drafter = open_drafter(models, name=name)
-        drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+        drafter.begin(Scored(scored.probs[:1], scored.features[:, :1]))
         root = drafter.expand(TOKENS[:1], np.array([-1]))
-        found.append(np.concatenate([root, drafter.expand(np.array([1, 2]), np.array([0, 0]))]))
-    differences = 0.5 * np.abs(found[0] - found[1]).sum(axis=1)
+        distributions.append(np.concatenate([root, drafter.expand(np.array([1, 2]), np.array([0, 0]))]))
+    differences = 0.5 * np.abs(distributions[0] - distributions[1]).sum(axis=1)
     assert 0 < differences.max() < 0.1
 
 
 def test_an_8_bit_row_does_not_depend_on_the_rows_beside_it(models: Models) -> None:
-    said = draft_features(models, TOKENS)
-    assert said.features is not None
-    found = []
+    scored = draft_features(models, TOKENS)
+    assert scored.features is not None
+    distributions = []
     for beside in ([1], [1, 2], [1, 5, 9, 3]):
         drafter = open_drafter(models, name="drafter_int8")
-        drafter.begin(Scored(said.probs[:1], said.features[:, :1]))
+        drafter.begin(Scored(scored.probs[:1], scored.features[:, :1]))
         drafter.expand(TOKENS[:1], np.array([-1]))
-        found.append(drafter.expand(np.array(beside), np.zeros(len(beside), dtype=np.int64))[0])
-    for distribution in found[1:]:
-        np.testing.assert_allclose(distribution, found[0], atol=1e-6)
+        distributions.append(drafter.expand(np.array(beside), np.zeros(len(beside), dtype=np.int64))[0])
+    for distribution in distributions[1:]:
+        np.testing.assert_allclose(distribution, distributions[0], atol=1e-6)
 
 
 def test_drafting_changes_no_greedy_picture(family: Family) -> None:
@@ -340,20 +342,20 @@ def hold_greedy_pictures_together(family: Family, name: str) -> None:
 def test_a_grid_target_scores_cells_in_any_order(family: Family) -> None:
     raster, grid = open_target(family), EngineGridTarget(open_target(family))
     np.testing.assert_allclose(grid.begin(), raster.begin().probs[0], atol=1e-6)
-    said = feed_one_by_one(raster, TOKENS[:6])
+    scores = feed_one_by_one(raster, TOKENS[:6])
     cached = np.zeros((4, CELLS), dtype=np.bool_)
     visible = np.tril(np.ones((4, 4), dtype=np.bool_))
     distributions_of = grid.score(Feed(np.arange(4), TOKENS[:4], visible, cached))
-    np.testing.assert_allclose(distributions_of[3], said[3].probs[0], atol=1e-5)
+    np.testing.assert_allclose(distributions_of[3], scores[3].probs[0], atol=1e-5)
     # Committed in any order, and cell 2 not at all: it is fed again with the next pass.
     grid.commit(np.array([3, 0, 1]))
     cached = np.zeros((3, CELLS), dtype=np.bool_)
     cached[:, [0, 1]] = True
     cached[1:, 3] = True
     visible = np.tril(np.ones((3, 3), dtype=np.bool_))
-    found = grid.score(Feed(np.array([2, 4, 5]), TOKENS[[2, 4, 5]], visible, cached))
-    np.testing.assert_allclose(found[0], said[2].probs[0], atol=1e-5)
-    np.testing.assert_allclose(found[2], said[5].probs[0], atol=1e-5)
+    distributions = grid.score(Feed(np.array([2, 4, 5]), TOKENS[[2, 4, 5]], visible, cached))
+    np.testing.assert_allclose(distributions[0], scores[2].probs[0], atol=1e-5)
+    np.testing.assert_allclose(distributions[2], scores[5].probs[0], atol=1e-5)
     grid.commit(np.array([0]))
     with pytest.raises(EngineError, match="not committed yet"):
         grid.commit(np.array([0]))
@@ -384,12 +386,12 @@ def test_llamagen_logits_through_the_engine(tmp_path: Path) -> None:
     with torch.no_grad():
         regenerate(transformer, case["manifest"], 0.08)
     torch.save({"model": transformer.state_dict()}, tmp_path / "c2i.pt")
-    own = LoadOptions(heads=config.n_head, grid_side=config.grid_side)
-    export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=own), tmp_path / "out")
+    options = LoadOptions(heads=config.n_head, grid_side=config.grid_side)
+    export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=options), tmp_path / "out")
     target = EngineTarget.open("target", PAIR, tmp_path / "out", ONE_THREAD)
-    given, tokens = case["cond"], case["tokens"]
-    assert given[1] == config.num_classes
-    target.prepare(target.encoder.of_ids(given[:1]))
+    classes, tokens = case["cond"], case["tokens"]
+    assert classes[1] == config.num_classes
+    target.prepare(target.encoder.of_ids(classes[:1]))
     np.testing.assert_allclose(target.begin().probs, sampling_probs(case["logits"][:, :1], PAIR), atol=1e-4)
     engine = target.engine
     for cell in range(tokens.shape[1] - 1):

@@ -39,13 +39,13 @@ def folder(models: Models, tmp_path: Path) -> Path:
 
 
 def test_a_manifest_tells_what_the_file_is(models: Models) -> None:
-    found = load.manifest("target", models.folder)
-    assert found.kind == "target"
-    assert found.shapes["tokens"] == ["B", "T"]
-    assert found.shapes["past_key_0"] == ["B", 2, 16, "S"]
-    assert found.settings["vocab_size"] == CONFIG.vocab_size
-    assert set(found.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
-    assert max(found.parity.values()) < 1e-5
+    manifest = load.manifest("target", models.folder)
+    assert manifest.kind == "target"
+    assert manifest.shapes["tokens"] == ["B", "T"]
+    assert manifest.shapes["past_key_0"] == ["B", 2, 16, "S"]
+    assert manifest.settings["vocab_size"] == CONFIG.vocab_size
+    assert set(manifest.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
+    assert max(manifest.parity.values()) < 1e-5
     assert load.names(models.folder) == ("drafter", "drafter_int8", "target")
     assert load.locate("target", "target", models.folder).path == models.folder / "target.onnx"
     assert not list(models.folder.glob(".*"))
@@ -137,18 +137,18 @@ def test_unknown_names_and_wrong_kinds_suggest_the_right_ones(models: Models) ->
 
 def test_sessions_run_on_the_cpu_whatever_else_onnxruntime_has(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the wheel for GPUs lists them: caches lie in the host's memory, which a GPU would copy at every pass."""
-    asked: list[list[str]] = []
+    provider_lists: list[list[str]] = []
     real = onnxruntime.InferenceSession
 
     def opened(path: object, options: object, providers: list[str]) -> object:
-        asked.append(providers)
+        provider_lists.append(providers)
         return real(path, options, providers)
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
     assert open_session(models.folder / "target.onnx").get_providers() == ["CPUExecutionProvider"]
     load_decoder("target", "target", models.folder)
-    assert asked == [["CPUExecutionProvider"]] * 2
+    assert provider_lists == [["CPUExecutionProvider"]] * 2
     with pytest.raises(
         EngineError, match=r"backend: expected one of cpu, tensorrt, tensorrt-rtx, cuda, .*, device, got 'gpu'"
     ):
@@ -177,7 +177,7 @@ def test_nothing_is_written_where_parity_fails(models: Models, tmp_path: Path) -
 
 
 def _found(differences: dict[str, float], path: Path) -> Report:
-    return Report({case: {"logits": Errors(found, found)} for case, found in differences.items()})
+    return Report({case: {"logits": Errors(difference, difference)} for case, difference in differences.items()})
 
 
 def test_a_graph_of_other_weights_fails_parity(models: Models, tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def test_the_gpu_benchmark_measures_what_it_says(halves: Path) -> None:
         apart = gpu.parity(name, folder, reference, stand_in.BACKEND)
         assert set(apart) == {"1", "3", "4", "8"}
         assert 0 < max(apart.values()) < 0.05
-        found = gpu.timings(name, folder, stand_in.BACKEND, 2)
-        assert [count for count, _ in found["ms"]] == [1, 8]
-        assert found["captured"]
+        timings = gpu.timings(name, folder, stand_in.BACKEND, 2)
+        assert [count for count, _ in timings["ms"]] == [1, 8]
+        assert timings["captured"]
     parts = gpu.greedy(folder, reference, stand_in.BACKEND)
     assert parts["parts_at"] is None or parts["margin"] < gpu.MOST_MARGIN["fp16"]
     assert gpu.token_ms(folder, stand_in.BACKEND) > 0
@@ -87,11 +87,11 @@ def ran(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
 
 @pytest.mark.usefixtures("small")
 def test_right_engines_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found, _ = ran(capsys)
-    assert (code, found["failed"]) == (0, [])
-    assert not [name for name in found if name.endswith("not_run")]
-    assert found["best_token_ms"] == 0.5
-    assert set(found["target_passes"]) == {"ms", "captured"}
+    code, record, _ = ran(capsys)
+    assert (code, record["failed"]) == (0, [])
+    assert not [name for name in record if name.endswith("not_run")]
+    assert record["best_token_ms"] == 0.5
+    assert set(record["target_passes"]) == {"ms", "captured"}
 
 
 @pytest.mark.usefixtures("small")
@@ -102,17 +102,17 @@ def test_wrong_engines_fail_and_each_threshold_is_named(
     """Engines whose logits stand at the wrong codes, or are no numbers."""
     as_ever = TensorRTEngine.run
 
-    def wrong(engine: TensorRTEngine, *given: Any, **named: Any) -> PassOutput:
-        out = as_ever(engine, *given, **named)
+    def wrong(engine: TensorRTEngine, *args: Any, **kwargs: Any) -> PassOutput:
+        out = as_ever(engine, *args, **kwargs)
         return out._replace(logits=spoil(out.logits))
 
     monkeypatch.setattr(TensorRTEngine, "run", wrong)
-    code, found, err = ran(capsys)
+    code, record, err = ran(capsys)
     assert code == 1
-    told = found["failed"]
-    assert {line.partition(":")[0] for line in told} >= {"target_parity", "drafter_parity"}
-    assert f"expected at most {MOST['fp16']:g}" in told[0]
-    assert all(f"FAILED {line}" in err for line in told)
+    failures = record["failed"]
+    assert {line.partition(":")[0] for line in failures} >= {"target_parity", "drafter_parity"}
+    assert f"expected at most {MOST['fp16']:g}" in failures[0]
+    assert all(f"FAILED {line}" in err for line in failures)
 
 
 @pytest.mark.usefixtures("small")
@@ -121,11 +121,11 @@ def test_an_engine_that_draws_another_picture_fails(
 ) -> None:
     """Where the choice was not close; of two tokens that are nearly as likely, either may come."""
     for margin, ends in ((0.04, 0), (0.06, 1), (float("nan"), 1)):
-        monkeypatch.setattr(gpu, "greedy", lambda *given, margin=margin: {"parts_at": 0, "margin": margin})
-        code, found, _ = ran(capsys)
+        monkeypatch.setattr(gpu, "greedy", lambda *args, margin=margin: {"parts_at": 0, "margin": margin})
+        code, record, _ = ran(capsys)
         assert code == ends
         if ends:
-            assert found["failed"][0].startswith("greedy: parts from float32 at cell 0, whose best two tokens lie")
+            assert record["failed"][0].startswith("greedy: parts from float32 at cell 0, whose best two tokens lie")
 
 
 @pytest.mark.usefixtures("small")
@@ -134,9 +134,9 @@ def test_a_part_that_is_lacking_ends_it_with_another_code(
 ) -> None:
     """The baseline among them: without it, times of engines say little."""
     monkeypatch.setattr(gpu, "best_token_ms", lambda precision, rounds: {}["triton"])
-    code, found, _ = ran(capsys)
-    assert (code, found["best_token_ms_not_run"]) == (2, "KeyError: 'triton'")
-    assert found["token_ms"] > 0
+    code, record, _ = ran(capsys)
+    assert (code, record["best_token_ms_not_run"]) == (2, "KeyError: 'triton'")
+    assert record["token_ms"] > 0
 
 
 def on_cpu(name: str, kind: str, folder: Path, context: object = None, backend: str = "cpu") -> LoadedDecoder:
@@ -160,20 +160,20 @@ def test_without_tensorrt_what_ran_in_its_place_is_said(
     """The device runtime alone, or ONNX Runtime's CUDA provider too: the code is that of what ran."""
     lacked = iter([None, "tensorrt-rtx is not installed", "no CUDA provider"])
     monkeypatch.setattr(gpu, "lacking", lambda look: next(lacked))
-    code, found, err = ran(capsys)
-    assert (code, found["backend"], found["best_token_ms"]) == (0, None, 0.5)
-    assert found["instead"] == "tensorrt-rtx is not installed; no CUDA provider; ran the device runtime alone"
-    assert f"instead of --backend tensorrt-rtx: {found['instead']}" in err
-    assert not {"target_parity", "token_ms", "not_run"} & set(found)
+    code, record, err = ran(capsys)
+    assert (code, record["backend"], record["best_token_ms"]) == (0, None, 0.5)
+    assert record["instead"] == "tensorrt-rtx is not installed; no CUDA provider; ran the device runtime alone"
+    assert f"instead of --backend tensorrt-rtx: {record['instead']}" in err
+    assert not {"target_parity", "token_ms", "not_run"} & set(record)
     lacked = iter([None, "tensorrt-rtx is not installed", None])
     monkeypatch.setattr(gpu, "load_decoder", on_cpu)
     monkeypatch.setattr(device_memory, "torch", torch)
-    code, found, _ = ran(capsys)
-    assert (code, found["backend"], found["asked"]) == (0, "cuda", "tensorrt-rtx")
-    assert found["instead"] == "tensorrt-rtx is not installed; ran --backend cuda and the device runtime"
-    assert set(found["target_parity"]) == {"1", "3", "4", "8"}
-    assert not [name for name in found if name.endswith("not_run")]
-    assert "engines" not in found
+    code, record, _ = ran(capsys)
+    assert (code, record["backend"], record["asked"]) == (0, "cuda", "tensorrt-rtx")
+    assert record["instead"] == "tensorrt-rtx is not installed; ran --backend cuda and the device runtime"
+    assert set(record["target_parity"]) == {"1", "3", "4", "8"}
+    assert not [name for name in record if name.endswith("not_run")]
+    assert "engines" not in record
     lacked = iter([None, "tensorrt-rtx is not installed", None])
     monkeypatch.setattr(gpu, "best_token_ms", lambda precision, rounds: {}["triton"])
     assert ran(capsys)[0] == 2
@@ -188,7 +188,7 @@ def test_without_a_gpu_the_last_line_says_so(
     monkeypatch.setattr(gpu, "gpu_name", no_gpu)
     out = tmp_path / "found.json"
     assert gpu.main(["--out", str(out)]) == 2
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found == json.loads(out.read_text())
-    assert found["not_run"] == "there is no GPU"
-    assert set(found) >= {"benchmark", "backend", "precision", "machine", "command"}
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record == json.loads(out.read_text())
+    assert record["not_run"] == "there is no GPU"
+    assert set(record) >= {"benchmark", "backend", "precision", "machine", "command"}

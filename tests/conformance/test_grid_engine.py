@@ -37,14 +37,14 @@ class Recorded(Wrapped):
 
     def score(self, feed: Feed) -> FloatArray:
         self.first = len(self.cells)
-        found = self.inner.score(feed)
+        distributions = self.inner.score(feed)
         for row, cell in enumerate(feed.cells.tolist()):
             fresh = {self.first + int(other) for other in np.flatnonzero(feed.visible[row])}
             self.seen.append(fresh | {self.holds[int(other)] for other in np.flatnonzero(feed.cached[row])})
             self.cells.append(cell)
             self.tokens.append(int(feed.tokens[row]))
-            self.distributions.append(found[row].copy())
-        return found
+            self.distributions.append(distributions[row].copy())
+        return distributions
 
     def commit(self, rows: IntArray) -> None:
         self.inner.commit(rows)
@@ -99,6 +99,6 @@ def test_repair_reads_the_dense_distributions_of_what_its_keys_saw(
     for rows in (1, 2, 4):
         target = recorded(models)
         repair = Repair(reject, 0, order, 2, keys=keys)  # type: ignore[arg-type]
-        found = draft_and_repair(target, drafter, rule, repair, rows, sampling(rows))
-        assert 0 < sum(int(cycle.rejected.sum()) for cycle in found.cycles) < 16
+        picture = draft_and_repair(target, drafter, rule, repair, rows, sampling(rows))
+        assert 0 < sum(int(cycle.rejected.sum()) for cycle in picture.cycles) < 16
         np.testing.assert_allclose(target.distributions, dense(models, target), atol=1e-5)

@@ -60,9 +60,9 @@ def repeated(model: Decoder) -> Decoder:
             ).flatten(0, 1)
         for name in ("k_scale", "k_shift") if config.qk_norm else ():
             state[f"layers.{index}.{name}"] = state[f"layers.{index}.{name}"].repeat_interleave(groups, dim=0)
-    found = Decoder(replace(config, kv_heads=0))
-    found.load_state_dict(state)
-    return found.eval()
+    decoder = Decoder(replace(config, kv_heads=0))
+    decoder.load_state_dict(state)
+    return decoder.eval()
 
 
 @pytest.mark.parametrize("config", [TARGET, LEARNT, replace(TARGET, rope="line", post_norm=True)])
@@ -97,8 +97,8 @@ def test_its_graphs_keep_shared_keys_alone(tmp_path: Path, config: DecoderConfig
     empty = model.empty_cache(1)
     with torch.no_grad():
         cells = torch.from_numpy(engine.config.first_cells(2))
-        wanted = model.step(torch.tensor([[18, 19]]), cells, causal_bias(2), empty, empty)
-    np.testing.assert_allclose(out.logits, wanted.logits.numpy(), atol=1e-4)
+        expected = model.step(torch.tensor([[18, 19]]), cells, causal_bias(2), empty, empty)
+    np.testing.assert_allclose(out.logits, expected.logits.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -115,11 +115,11 @@ def test_a_drafter_grows_the_tree_that_single_levels_grow(tmp_path: Path, drawn:
     rng = np.random.default_rng(0)
     features = rng.standard_normal((1, 2, 24)).astype(np.float32)
     tree = FusedTreeSpec(np.array([[0, 2], [0, 0]]), rng.random((2, 2, 3)), False, drawn)
-    given = (np.array([[3, 5]]), np.arange(2), causal(2), None, features)
-    chain = engine.run(*given, chain_levels=3).chain
+    inputs = (np.array([[3, 5]]), np.arange(2), causal(2), None, features)
+    chain = engine.run(*inputs, chain_levels=3).chain
     assert chain is not None
     chain = chain.copy()
-    out = engine.run(*given, tree=tree)
+    out = engine.run(*inputs, tree=tree)
     assert out.tree is not None
     root_tokens, probs = out.tree.root_tokens[0].copy(), out.tree.probs[0].copy()
     model = repeated(model_of(DRAFTER))

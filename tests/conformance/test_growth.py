@@ -46,8 +46,8 @@ def test_a_whole_image_by_trees(
         target, drafter = open_target(models, sampler), open_drafter(models, sampler, name)
         assert drafter.fuses_trees
         seen = TimedDrafter(drafter, Tally()) if wrapped else drafter
-        made = POLICIES[policy].make(**settings), RULES[rule].make()
-        pictures.append(decode(target, seen, *made, sampling(3)))
+        policy_and_rule = POLICIES[policy].make(**settings), RULES[rule].make()
+        pictures.append(decode(target, seen, *policy_and_rule, sampling(3)))
         passes.append(drafter.engine.cost.passes)
     trees = [[(cycle.tree.tokens.tolist(), cycle.tree.parents.tolist()) for cycle in one.cycles] for one in pictures]
     assert trees[0] == trees[1]
@@ -66,11 +66,11 @@ def ranked(levels: int, width: int) -> FusedTreeSpec:
 
 
 def test_a_tree_leaves_the_root_to_be_expanded(models: Models) -> None:
-    said = draft_features(models, TOKENS)
+    scored = draft_features(models, TOKENS)
     roots, distributions = [], []
     for grown in (True, False):
         drafter = open_drafter(models)
-        drafter.begin(at(said, 0, 1))
+        drafter.begin(at(scored, 0, 1))
         if grown:
             drafter.expand_tree(int(TOKENS[0]), ranked(3, 2))
             spent = drafter.engine.cost.passes

@@ -69,12 +69,12 @@ def test_a_round_of_pieces_makes_a_whole_curve_and_a_stopped_run_goes_on_with_it
 
 def at_speed(piece: Mapping[str, Any], ms: float) -> dict[str, Any]:
     """A piece all of whose samples are `ms`, and of whose calls each level is."""
-    told = {**piece, "passes": [dict.fromkeys(some, (ms, ms)) for some in piece["passes"]]}
+    new_piece = {**piece, "passes": [dict.fromkeys(some, (ms, ms)) for some in piece["passes"]]}
     for kind in {"in_cycle", "in_grid"} & piece.keys():
         parts = {name: [[*key, [ms] * len(times)] for *key, times in rows] for name, rows in piece[kind].items()}
         parts["tree_calls"] = [[*key, [ms * key[1]] * len(times)] for *key, times in parts["tree_calls"]]
-        told[kind] = parts
-    return told
+        new_piece[kind] = parts
+    return new_piece
 
 
 def test_pieces_of_slow_minutes_change_no_ratio(measured: Measured, first: CostCurveFile, tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_pieces_take_their_share_of_the_time(
 
     monkeypatch.setattr(curve, "measure_piece", piece)
     monkeypatch.setattr(interleaved, "perf_counter", lambda: now[0])
-    drawn = curve.between(draw)
-    assert [drawn(2.0) for _ in range(1000)] == [2.0] * 1000
+    interleaved_draw = curve.between(draw)
+    assert [interleaved_draw(2.0) for _ in range(1000)] == [2.0] * 1000
     assert events[:3] == ["drawing", "piece", "drawing"], "the first drawing waits for nothing"
     assert 5.0 * events.count("piece") / now[0] == pytest.approx(SHARE, rel=0.03)
 

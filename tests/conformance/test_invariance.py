@@ -65,13 +65,13 @@ def plant(folder: Path, name: str, nodes: list[onnx.NodeProto], size: float) -> 
         model.graph.initializer.append(helper.make_tensor(key, TensorProto.INT64, [1], value))
     model.graph.initializer.append(helper.make_tensor("planted_size", TensorProto.FLOAT, [], [size]))
     path.write_bytes(model.SerializeToString())
-    held = path.read_bytes()
+    content = path.read_bytes()
     for file in (folder / f"{name}.json", folder / "model_index.json"):
         plain = json.loads(file.read_text())
         one = plain["models"][name] if "models" in plain else plain
-        one["sha256"] = hashlib.sha256(held).hexdigest()
+        one["sha256"] = hashlib.sha256(content).hexdigest()
         if "bytes" in one:
-            one["bytes"] = len(held)
+            one["bytes"] = len(content)
         file.write_text(json.dumps(plain))
 
 
@@ -90,25 +90,25 @@ def sound(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_matrices_in_8_bits_are_known_and_allowed_their_own_steps(models: Models, tmp_path: Path) -> None:
-    found = list(check_invariance(without(models, "drafter", tmp_path / "models"), ("drafter_int8",)))
-    assert {(one.model, one.precision) for one in found} == {("drafter_int8", "int8")}
-    assert all(one.passed for one in found)
+    comparisons = list(check_invariance(without(models, "drafter", tmp_path / "models"), ("drafter_int8",)))
+    assert {(one.model, one.precision) for one in comparisons} == {("drafter_int8", "int8")}
+    assert all(one.passed for one in comparisons)
 
 
 def test_a_sound_export_passes_at_every_count_and_row(sound: Path) -> None:
-    found = list(check_invariance(sound))
-    assert {one.model for one in found} == {"target", "drafter"}
+    comparisons = list(check_invariance(sound))
+    assert {one.model for one in comparisons} == {"target", "drafter"}
     counts = [count for count in COUNTS if count <= 16]
     for model in ("target", "drafter"):
         for rows in ROWS:
-            of_one = [one for one in found if (one.model, one.rows) == (model, rows)]
+            of_one = [one for one in comparisons if (one.model, one.rows) == (model, rows)]
             for row in range(rows):
-                own = [one for one in of_one if one.row == row]
-                assert [one.count for one in own if one.form == "chain"] == counts
-                assert [one.count for one in own if one.form == "beside"] == counts[1:]
-    assert all(one.passed for one in found)
-    assert all(one.tokens >= 3 for one in found)
-    again = [one for one in found if one.form == "chain" and one.rows == one.count == 1]
+                of_row = [one for one in of_one if one.row == row]
+                assert [one.count for one in of_row if one.form == "chain"] == counts
+                assert [one.count for one in of_row if one.form == "beside"] == counts[1:]
+    assert all(one.passed for one in comparisons)
+    assert all(one.tokens >= 3 for one in comparisons)
+    again = [one for one in comparisons if one.form == "chain" and one.rows == one.count == 1]
     assert [one.logits for one in again] == [0.0, 0.0]
 
 
@@ -132,9 +132,9 @@ def test_a_graph_that_depends_on_its_pass_is_seen(
     folder = tmp_path / "models"
     shutil.copytree(sound, folder)
     plant(folder, name, nodes(0.02), 0.02)
-    found = list(check_invariance(folder, (name,)))
-    assert all(one.passed for one in found if not seen_by(one))
-    failed = [one for one in found if not one.passed]
+    comparisons = list(check_invariance(folder, (name,)))
+    assert all(one.passed for one in comparisons if not seen_by(one))
+    failed = [one for one in comparisons if not one.passed]
     assert {one.form for one in failed} == {"chain", "beside"}
     worst = max(failed, key=lambda one: one.relative)
     assert worst.logits > 1e-3
@@ -145,8 +145,8 @@ def test_a_flip_is_told_with_its_lead(sound: Path, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     shutil.copytree(sound, folder)
     plant(folder, "target", of_place(1.0), 1.0)  # all positions say what the first one says
-    found = list(check_invariance(folder, ("target",)))
-    flipped = [one for one in found if one.flips]
+    comparisons = list(check_invariance(folder, ("target",)))
+    flipped = [one for one in comparisons if one.flips]
     assert flipped
     for one in flipped:
         assert one.first_flip is not None
@@ -159,11 +159,11 @@ def test_the_command_writes_what_the_schema_says(sound: Path, tmp_path: Path) ->
     done = CliRunner().invoke(app, ["check", str(sound), "--invariance", "--model", "target", "--json", str(figures)])
     assert done.exit_code == 0, done.output
     assert "0 flips of the likeliest" in done.output
-    held = read_results(figures)
-    assert held["kind"] == "invariance"
-    assert list(held["model"]["sha256"]) == ["target"]
-    shown = [line for line in done.output.splitlines() if line.strip().startswith("target ") and " fp32 " in line]
-    assert len(shown) == len(summary(held["passes"])) == 2 * len([count for count in COUNTS if count <= 16]) - 1
+    results = read_results(figures)
+    assert results["kind"] == "invariance"
+    assert list(results["model"]["sha256"]) == ["target"]
+    table_rows = [line for line in done.output.splitlines() if line.strip().startswith("target ") and " fp32 " in line]
+    assert len(table_rows) == len(summary(results["passes"])) == 2 * len([count for count in COUNTS if count <= 16]) - 1
     assert CliRunner().invoke(app, ["results", "validate", str(figures)]).exit_code == 0
 
 

@@ -25,15 +25,15 @@ COUNT, SIZE, DRAWN = 3, 7, 4
 def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
     """Full of what a pass before left behind."""
     shape, slots = engine.config, engine.cache.slots  # type: ignore[attr-defined]
-    made = {
+    buffers = {
         "tokens": np.full((rows, SIZE), 5, dtype=np.int64),
         "cells": np.full((rows, SIZE), 2, dtype=np.int64),
         "bias": np.zeros((rows, SIZE, slots + SIZE), dtype=np.float32),
     }
     named = {each.name for each in engine._buffers._session.get_inputs()}  # type: ignore[attr-defined]
     if "features" in named:
-        made["features"] = np.full((rows, SIZE, shape.dim), 3, dtype=np.float32)
-    return made
+        buffers["features"] = np.full((rows, SIZE, shape.dim), 3, dtype=np.float32)
+    return buffers
 
 
 def check(engine: object, features: np.ndarray | None) -> None:
@@ -54,14 +54,14 @@ def check(engine: object, features: np.ndarray | None) -> None:
         TREE_RANKED: np.array(False),
         TREE_DRAWN: np.array(False),
     }
-    held = {EXTERNAL_COND_ROWS: engine._cond_rows, **plain_pass, **engine._sampling.arrays}  # type: ignore[attr-defined]
-    buffers |= {name: array for name, array in held.items() if name in named}
+    extra_inputs = {EXTERNAL_COND_ROWS: engine._cond_rows, **plain_pass, **engine._sampling.arrays}  # type: ignore[attr-defined]
+    buffers |= {name: array for name, array in extra_inputs.items() if name in named}
     names = [each.name for each in session.get_outputs()]
     padded = dict(zip(names, session.run(None, buffers), strict=True))
     assert padded["logits"].shape[1] == SIZE
     np.testing.assert_allclose(padded["logits"][:, :COUNT], plain.logits, atol=1e-5)
-    found = padded[PREDICTED_FEATURES if PREDICTED_FEATURES in padded else FEATURES]
-    np.testing.assert_allclose(found[:, :COUNT], plain.features, atol=1e-5)
+    padded_features = padded[PREDICTED_FEATURES if PREDICTED_FEATURES in padded else FEATURES]
+    np.testing.assert_allclose(padded_features[:, :COUNT], plain.features, atol=1e-5)
     for index in range(len(memory.keys)):
         np.testing.assert_allclose(padded[f"new_key_{index}"][:, :, :COUNT], memory.new_keys[index], atol=1e-5)
         np.testing.assert_allclose(padded[f"new_value_{index}"][:, :, :COUNT], memory.new_values[index], atol=1e-5)

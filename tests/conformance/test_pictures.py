@@ -34,9 +34,9 @@ def test_codes_become_the_same_picture_on_any_grid(tokenizer: tuple[VQModel, Pat
     for side in (3, 5):
         codes = torch.arange(side * side) * 7 % 16
         expected = to_bytes(model.decode_codes(codes[None])[0].numpy())
-        found = decoder(codes.numpy(), Grid(side, side))
-        assert found.shape == (2 * side, 2 * side, 3)
-        assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+        actual = decoder(codes.numpy(), Grid(side, side))
+        assert actual.shape == (2 * side, 2 * side, 3)
+        assert np.abs(actual.astype(int) - expected.astype(int)).max() <= 1
     with pytest.raises(EngineError, match=r"expected \[6\] codes from 0 to 15"):
         decoder(np.zeros(5, dtype=np.int64), Grid(2, 3))
     with pytest.raises(EngineError, match="with codes from 0 to 16"):

@@ -40,16 +40,16 @@ def made(session: Any, logits: FloatArray, sampler: SamplingParams) -> FloatArra
     sampling = SamplingInputs(len(logits), frozenset(each.name for each in session.get_inputs()))
     sampling.set(sampler, logits.shape[-1])
     assert sampling.complete
-    found: FloatArray = session.run(None, {"logits": logits, **sampling.arrays})[0]
-    return found
+    probs: FloatArray = session.run(None, {"logits": logits, **sampling.arrays})[0]
+    return probs
 
 
 def check(session: Any, logits: FloatArray, sampler: SamplingParams) -> None:
-    expected, found = sampling_probs(logits, sampler), made(session, logits, sampler)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
+    expected, actual = sampling_probs(logits, sampler), made(session, logits, sampler)
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
+    np.testing.assert_allclose(actual.sum(axis=1), 1.0, atol=1e-6)
     cut = (expected == 0.0) & (sampling_probs(logits.astype(np.float64), sampler) == 0.0)
-    np.testing.assert_array_equal(found[cut], 0.0)  # what top-k cuts has no probability, not a small one
+    np.testing.assert_array_equal(actual[cut], 0.0)  # what top-k cuts has no probability, not a small one
 
 
 @settings(max_examples=150, deadline=None)
@@ -87,17 +87,17 @@ EDGES = {
 @pytest.mark.parametrize("where", ["host", "graph", "device"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_top_p_keeps_the_same_tokens_everywhere(session: Any, edge: str, where: str, dtype: type) -> None:
-    probs, top_p, kept = EDGES[edge]
+    probs, top_p, kept_tokens = EDGES[edge]
     logits = np.maximum(np.log(np.maximum(probs, 1e-30)), -60.0).astype(dtype)[None, None]
     params = SamplingParams(top_p=top_p)
     if where == "host":
-        found = sampling_probs(logits, params)
+        filtered_probs = sampling_probs(logits, params)
     elif where == "graph":
-        found = made(session, logits.astype(np.float32), params)
+        filtered_probs = made(session, logits.astype(np.float32), params)
     else:
-        found = by_device(logits.astype(np.float32), params)
-    assert np.flatnonzero(found[0] > 1e-9).tolist() == kept
-    assert found[0].sum() == pytest.approx(1.0, abs=1e-3)
+        filtered_probs = by_device(logits.astype(np.float32), params)
+    assert np.flatnonzero(filtered_probs[0] > 1e-9).tolist() == kept_tokens
+    assert filtered_probs[0].sum() == pytest.approx(1.0, abs=1e-3)
 
 
 def by_device(logits: FloatArray, params: SamplingParams) -> FloatArray:
@@ -110,8 +110,8 @@ def by_device(logits: FloatArray, params: SamplingParams) -> FloatArray:
     counts = torch.full((1,), rows)
     kernels.probs(torch.from_numpy(logits)[:, None].contiguous(), out, support, finite, counts, params)
     assert support[0].tolist() == (out[0] > 0).sum(dim=-1).tolist()
-    found: FloatArray = out[0].numpy()
-    return found
+    probs: FloatArray = out[0].numpy()
+    return probs
 
 
 @pytest.fixture(scope="module")
@@ -147,20 +147,20 @@ def test_what_is_kept_is_what_exact_arithmetic_keeps(
     ranked = sorted(
         (token for token in range(vocab_size) if weights[token] >= max(least, 1)), key=lambda one: -weights[one]
     )
-    total, mass, kept = sum(weights[token] for token in ranked), Fraction(0), list[int]()
+    total, mass, kept_tokens = sum(weights[token] for token in ranked), Fraction(0), list[int]()
     for token in ranked:
-        kept.append(token)
+        kept_tokens.append(token)
         mass += weights[token]
         if mass >= (Fraction(top_p) - Fraction(TOP_P_ROUNDING)) * total:
             break
     logits = np.array([[[np.log(weight) if weight else -80.0 for weight in weights]]], dtype=np.float32)
     params = SamplingParams(top_k=top_k, top_p=top_p)
-    for where, found in (
+    for where, filtered_probs in (
         ("host", sampling_probs(logits, params)),
         ("graph", made(graphs[vocab_size], logits, params)),
         ("device", by_device(logits, params)),
     ):
-        assert np.flatnonzero(found[0] > 1e-9).tolist() == sorted(kept), where
+        assert np.flatnonzero(filtered_probs[0] > 1e-9).tolist() == sorted(kept_tokens), where
 
 
 @pytest.mark.parametrize("top_p", [1 - 1e-7, 1 - 1e-8, 1 - 2**-53])
@@ -168,8 +168,8 @@ def test_a_top_p_that_float32_rounds_to_one_still_filters(session: Any, top_p: f
     """A graph is given it in float32, where it would say that nothing is filtered."""
     logits = np.array([[[0.0, -15.0, -16.0, -18.0, -30.0, -60.0]]], dtype=np.float32)
     params = SamplingParams(top_p=top_p)
-    for found in (sampling_probs(logits, params), made(session, logits, params), by_device(logits, params)):
-        assert found.tolist() == [[1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    for filtered_probs in (sampling_probs(logits, params), made(session, logits, params), by_device(logits, params)):
+        assert filtered_probs.tolist() == [[1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize("top_p", [TOP_P_ROUNDING, 0.1, 1 / 3, 0.8, 1 - 1e-8])
@@ -182,8 +182,8 @@ def test_host_device_and_graph_stop_at_one_mass(top_p: float) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_half_of_a_flat_row_is_half_of_its_tokens(dtype: type) -> None:
-    found = sampling_probs(np.zeros((1, 1, 4096), dtype=dtype), SamplingParams(top_p=0.5))
-    assert np.flatnonzero(found[0]).tolist() == list(range(2048))
+    filtered_probs = sampling_probs(np.zeros((1, 1, 4096), dtype=dtype), SamplingParams(top_p=0.5))
+    assert np.flatnonzero(filtered_probs[0]).tolist() == list(range(2048))
 
 
 @pytest.mark.parametrize("top_p", [1e-46, 1e-8, 0.0, -0.5, 1.0000001, float("nan")])
@@ -233,13 +233,13 @@ def test_a_planted_bug_is_seen(
 
 
 def test_what_no_graph_computes_is_left_to_the_host() -> None:
-    known = frozenset(spec.name for spec in SAMPLING_INPUTS)
+    input_names = frozenset(spec.name for spec in SAMPLING_INPUTS)
     for params, accepted in (
-        (SamplingParams(temperature=0.0), known),
-        (SamplingParams(), known - {TOP_P}),
+        (SamplingParams(temperature=0.0), input_names),
+        (SamplingParams(), input_names - {TOP_P}),
         (SamplingParams(), frozenset()),
     ):
         sampling = SamplingInputs(1, accepted)
         sampling.set(params, VOCAB)
         assert not sampling.complete
-        assert bool(sampling.arrays) == (accepted == known)
+        assert bool(sampling.arrays) == (accepted == input_names)

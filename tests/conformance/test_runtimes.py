@@ -35,8 +35,8 @@ def test_shipped_graphs_have_what_the_runtimes_document(path: Path) -> None:
     assert [least_version(model, runtime) for runtime in RUNTIMES] == versions
     assert not undocumented(model, CPU)
     # Branches and loops, which draft and sample, have definitions of opset 23 that the CUDA provider does not list.
-    left = {"Equal-19", "Identity-23", "If-23", "Loop-23", "Pad-23"} if decoder else set()
-    assert undocumented(model, CUDA) <= left
+    cpu_operators = {"Equal-19", "Identity-23", "If-23", "Loop-23", "Pad-23"} if decoder else set()
+    assert undocumented(model, CUDA) <= cpu_operators
     if not decoder:
         assert not undocumented(model, TENSORRT)
 

@@ -56,12 +56,12 @@ def test_token_samplers_equal_torch(exported: tuple[Path, TokenSampler, TokenSam
     assert isinstance(resampler, TokenResampler)
     low = np.random.default_rng(0).integers(0, 24, 12)
     for rows in (range(3), range(1, 2)):
-        wanted = up(torch.from_numpy(low.reshape(1, 3, 4)))[0, 2 * rows.start : 2 * rows.stop].reshape(-1, 24)
-        np.testing.assert_allclose(resampler.logits(low, rows), wanted.numpy(), rtol=0, atol=1e-4)
-        assert np.array_equal(resampler.enlarge(low, rows), wanted.argmax(-1).numpy())
+        expected_logits = up(torch.from_numpy(low.reshape(1, 3, 4)))[0, 2 * rows.start : 2 * rows.stop].reshape(-1, 24)
+        np.testing.assert_allclose(resampler.logits(low, rows), expected_logits.numpy(), rtol=0, atol=1e-4)
+        assert np.array_equal(resampler.enlarge(low, rows), expected_logits.argmax(-1).numpy())
     high = np.random.default_rng(1).integers(0, 24, 48)
-    found = down(torch.from_numpy(high.reshape(1, 6, 8)))[0].argmax(-1)
-    assert np.array_equal(resampler.reduce(high, range(3)), found.numpy().ravel())
+    expected_tokens = down(torch.from_numpy(high.reshape(1, 6, 8)))[0].argmax(-1)
+    assert np.array_equal(resampler.reduce(high, range(3)), expected_tokens.numpy().ravel())
     about = manifest("sampler_up", folder)
     assert about.settings["low"] == [3, 4]
     assert about.settings["losses"] == {"tokens": 1.0}
@@ -76,8 +76,8 @@ def test_super_resolution_equals_torch(exported: tuple[Path, TokenSampler, Token
     assert isinstance(resampler.enlarger, LearnedEnlarger)
     picture = np.random.default_rng(2).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     pixels = torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 127.5 - 1
-    wanted = (large(pixels)[0].permute(1, 2, 0).clamp(-1, 1) * 127.5 + 127.5).numpy()
-    assert np.abs(resampler.enlarger(picture) - wanted).max() <= 0.51
+    expected = (large(pixels)[0].permute(1, 2, 0).clamp(-1, 1) * 127.5 + 127.5).numpy()
+    assert np.abs(resampler.enlarger(picture) - expected).max() <= 0.51
 
 
 @torch.no_grad()
@@ -94,10 +94,10 @@ def test_networks_of_ratio_4_stand_beside_those_of_2(
     export_between("superres_64_256", large, pair, tokenizer(4), folder, folder, ORIGIN)
     resampler = open_resampler("latent", QUADRUPLE, folder, sides=sides)
     low, high = (np.random.default_rng(3).integers(0, 24, grid.cells) for grid in (QUADRUPLE.low, QUADRUPLE.high))
-    wanted = up(torch.from_numpy(low.reshape(1, 3, 4)))[0, 4:12].argmax(-1)
-    assert np.array_equal(resampler.enlarge(low, range(1, 3)), wanted.numpy().ravel())
-    wanted = down(torch.from_numpy(high.reshape(1, 12, 16)))[0].argmax(-1)
-    assert np.array_equal(resampler.reduce(high, range(3)), wanted.numpy().ravel())
+    expected = up(torch.from_numpy(low.reshape(1, 3, 4)))[0, 4:12].argmax(-1)
+    assert np.array_equal(resampler.enlarge(low, range(1, 3)), expected.numpy().ravel())
+    expected = down(torch.from_numpy(high.reshape(1, 12, 16)))[0].argmax(-1)
+    assert np.array_equal(resampler.reduce(high, range(3)), expected.numpy().ravel())
     enlarged = open_resampler("superres", QUADRUPLE, folder, sides=sides).enlarge(low, range(3))
     assert enlarged.shape == (QUADRUPLE.high.cells,)
     assert open_resampler("latent", PAIR, folder).map == PAIR
@@ -105,8 +105,8 @@ def test_networks_of_ratio_4_stand_beside_those_of_2(
 
 def put_another_codebook(folder: Path, into: Path) -> None:
     """The codebook of `folder` in another order, as another tokenizer would have it."""
-    with np.load(folder / "codebook.npz") as held:
-        np.savez(into / "codebook.npz", codebook=held["codebook"][::-1])
+    with np.load(folder / "codebook.npz") as arrays:
+        np.savez(into / "codebook.npz", codebook=arrays["codebook"][::-1])
     path = into / "codebook.npz"
     about = json.loads((folder / "codebook.json").read_text()) | {"bytes": path.stat().st_size, "sha256": digest(path)}
     (into / "codebook.json").write_text(json.dumps(about))

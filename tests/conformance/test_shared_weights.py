@@ -84,9 +84,9 @@ def test_products_in_8_bits_are_of_the_steps_that_are_stored(tmp_path: Path, dep
         graph.write(tmp_path / "g.onnx")
     assert sum(node.op_type == "MatMulNBits" for node in onnx.load(tmp_path / "g.onnx").graph.node) == 1
     session = open_session(tmp_path / "g.onnx", EngineContext(threads=1))
-    (found,) = session.run(None, {"value": values})
-    wanted = values.astype(np.float64) @ rows.widened().astype(np.float64)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+    (actual,) = session.run(None, {"value": values})
+    expected = values.astype(np.float64) @ rows.widened().astype(np.float64)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -101,10 +101,10 @@ def test_a_session_multiplies_by_the_very_numbers_that_are_stood_for(tmp_path: P
             graph.output(name, "float32", (size, 40))
         graph.write(tmp_path / "g.onnx")
     session = open_session(tmp_path / "g.onnx", EngineContext(threads=1))
-    given = values[:, :24].T.copy()
-    found, product = session.run(["widened", "product"], {"value": given})
-    np.testing.assert_array_equal(found, rows.widened())
-    np.testing.assert_allclose(product, given @ rows.widened(), rtol=1e-4, atol=1e-4)
+    inputs = values[:, :24].T.copy()
+    widened, product = session.run(["widened", "product"], {"value": inputs})
+    np.testing.assert_array_equal(widened, rows.widened())
+    np.testing.assert_allclose(product, inputs @ rows.widened(), rtol=1e-4, atol=1e-4)
 
 
 def rounded() -> Decoder:
@@ -122,27 +122,27 @@ def test_an_engine_that_would_multiply_in_8_bits_is_given_the_widened_numbers(tm
     stored, names = StoredWeights(path), ("layers.0.down", "head", "norm")
     assert load_file(path)["layers.0.down"].dtype == np.int8
     kinds = dict.fromkeys(names, torch.float32) | {"not a weight": torch.bool}
-    found = stored.on_device(kinds, decoder.config, torch.device("cpu"))
+    tensors = stored.on_device(kinds, decoder.config, torch.device("cpu"))
     layer = decoder.layers[0]
     assert isinstance(layer, Layer)
     assert decoder.norm is not None
-    for name, wanted in zip(names, (layer.down.weight.T, decoder.head.weight.T, decoder.norm.weight), strict=True):
-        assert found[name].shape == stored.shape(name, decoder.config)
-        torch.testing.assert_close(found[name], wanted.detach(), rtol=0, atol=2e-4 if name == "norm" else 0)
-    assert found.keys() == set(names)
+    for name, expected in zip(names, (layer.down.weight.T, decoder.head.weight.T, decoder.norm.weight), strict=True):
+        assert tensors[name].shape == stored.shape(name, decoder.config)
+        torch.testing.assert_close(tensors[name], expected.detach(), rtol=0, atol=2e-4 if name == "norm" else 0)
+    assert tensors.keys() == set(names)
 
 
 @pytest.mark.parametrize("eight_bits", [True, False])
 def test_a_drafter_keeps_the_codes_of_its_rounded_target(tmp_path: Path, eight_bits: bool) -> None:
     target = rounded()
     drafter, origin = new_drafter(target), Origin("random weights", "a test")
-    (found,) = export_shared_drafter(drafter, [8 * target.config.grid_side], 8, tmp_path, origin, eight_bits)
-    assert found.weights is not None
-    assert found.weights.matrices == "scaled_rows"
-    stored = load_file(tmp_path / found.weights.file)
+    (manifest,) = export_shared_drafter(drafter, [8 * target.config.grid_side], 8, tmp_path, origin, eight_bits)
+    assert manifest.weights is not None
+    assert manifest.weights.matrices == "scaled_rows"
+    stored = load_file(tmp_path / manifest.weights.file)
     assert (stored["embedding"].dtype, stored["fc_feature"].dtype) == (np.int8, np.float16)
     assert stored["head"].dtype == (np.uint8 if eight_bits else np.int8)
-    located = Located(tmp_path / found.file, found)
+    located = Located(tmp_path / manifest.file, manifest)
     read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
     torch.testing.assert_close(read.codes.weight, target.codes.weight, rtol=0, atol=0)
     torch.testing.assert_close(read.head.weight, target.head.weight, rtol=0, atol=0.01 if eight_bits else 0)

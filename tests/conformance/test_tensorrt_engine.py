@@ -61,13 +61,13 @@ def passes(folder: Path) -> list[np.ndarray]:
     target = EngineTarget(opened("target", folder), PAIR)
     target.prepare(target.encoder.of_ids(np.array([3])))
     target.begin()
-    found = []
+    logits = []
     for start in (0, 5):
         run = target.engine.run(TOKENS[start : start + 5], np.arange(start, start + 5), causal(5))
-        found.append(run.logits.copy())
+        logits.append(run.logits.copy())
         target.engine.cache.commit(slice(None))
     assert target.engine.captured  # type: ignore[attr-defined]
-    return found
+    return logits
 
 
 def test_float16_engines_keep_float16_caches(halves: Path) -> None:
@@ -91,8 +91,8 @@ def test_what_cannot_be_captured_runs_all_the_same(halves: Path, monkeypatch: py
     with pytest.raises(AssertionError, match="captured"):
         passes(halves / "reference")
     monkeypatch.setattr("underpaint.runtime.engines.tensorrt_engine.TensorRTEngine.captured", True)
-    for found, wanted in zip(passes(halves / "reference"), expected, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual_logits, expected_logits in zip(passes(halves / "reference"), expected, strict=True):
+        np.testing.assert_array_equal(actual_logits, expected_logits)
 
 
 def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,17 +115,17 @@ def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypa
         "--fresh",
     ]
     common += ["--set", "lantern.k=0", "--set", "zipar.window=2", "--methods", methods]
-    drawn = []
+    counts = []
     for backend in ("cpu", stand_in.BACKEND):
         out = tmp_path / backend
         result = CliRunner().invoke(underpaint, [*common, "--backend", backend, "--out", str(out)])
         assert result.exit_code == 0, result.output
-        found = json.loads((out / "compare.json").read_text())
-        assert found["model"]["engine"] == backend
-        drawn.append({row["method"]: (row["target_nfe"], row["tokens_per_cycle"]) for row in found["rows"]})
-        assert all(row["identical_share"] == 1 for row in found["rows"] if row["lossless"])
-    assert drawn[0] == drawn[1]
-    assert drawn[0]["zipar"][0] < drawn[0]["ar"][0]
+        comparison = json.loads((out / "compare.json").read_text())
+        assert comparison["model"]["engine"] == backend
+        counts.append({row["method"]: (row["target_nfe"], row["tokens_per_cycle"]) for row in comparison["rows"]})
+        assert all(row["identical_share"] == 1 for row in comparison["rows"] if row["lossless"])
+    assert counts[0] == counts[1]
+    assert counts[0]["zipar"][0] < counts[0]["ar"][0]
 
 
 def test_two_resolutions_draft_and_verify_on_tensorrt(
@@ -164,21 +164,21 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
     assert "passes over 64 cells at once, its engine over 16" in refused.output
     assert not (tmp_path / "no").exists()
     stand_in.build(high, "target", (1, 8, 64))
-    drawn = []
+    counts = []
     for backend in ("cpu", stand_in.BACKEND):
         out = tmp_path / backend
         result = CliRunner().invoke(underpaint, [*common, "--backend", backend, "--out", str(out)])
         assert result.exit_code == 0, result.output
         rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
         assert rows["mulo-raster"]["identical_share"] == 1
-        drawn.append({name: (row["target_nfe"], row["drafter_nfe"]) for name, row in rows.items()})
-    assert drawn[0] == drawn[1]
+        counts.append({name: (row["target_nfe"], row["drafter_nfe"]) for name, row in rows.items()})
+    assert counts[0] == counts[1]
 
 
 def test_cells_in_any_order_read_onnxruntimes_distributions(family: Family) -> None:
     """Row fronts, then a draft of the whole image in one pass and its repair: the same feeds, distributions and
     tokens."""
-    drawn = []
+    runs = []
     on_the_cpu = load_decoder("target", "target", family.folder, EngineContext(threads=1))
     for loaded in (on_the_cpu, opened("target", family.folder)):
         target = EngineTarget(loaded, PAIR)
@@ -191,13 +191,13 @@ def test_cells_in_any_order_read_onnxruntimes_distributions(family: Family) -> N
         done = draft_and_repair(repaired, drafter, rule, Repair("local", 0, "islands", 2), 4, sampling(1))
         assert 0 < sum(int(cycle.rejected.sum()) for cycle in done.cycles) < 16
         assert target.engine.cost.positions > 16
-        drawn.append((tokens, done.cycles[-1].tokens, fronts, repaired))
-    for found, wanted in zip(drawn[1], drawn[0], strict=True):
-        if not isinstance(found, Recorded):
-            np.testing.assert_array_equal(found, wanted)
+        runs.append((tokens, done.cycles[-1].tokens, fronts, repaired))
+    for actual, expected in zip(runs[1], runs[0], strict=True):
+        if not isinstance(actual, Recorded):
+            np.testing.assert_array_equal(actual, expected)
             continue
-        assert (found.cells, found.tokens, found.seen) == (wanted.cells, wanted.tokens, wanted.seen)
-        np.testing.assert_allclose(found.distributions, wanted.distributions, atol=1e-5)
+        assert (actual.cells, actual.tokens, actual.seen) == (expected.cells, expected.tokens, expected.seen)
+        np.testing.assert_allclose(actual.distributions, expected.distributions, atol=1e-5)
 
 
 def test_every_familys_engine_is_captured(family: Family) -> None:
@@ -224,6 +224,6 @@ def test_what_was_compiled_for_this_machine_is_compiled_once(
 def test_every_layer_begins_where_tensorrt_takes_an_address() -> None:
     """Also where a layer's numbers do not fill the space up to there; the stand-in refuses any other address."""
     for kind, layer in ((torch.float16, (1, 3, 5, 7)), (torch.float32, (2, 4, 8, 16))):
-        made = layered(3, layer, kind, "cuda")
-        assert made.shape == (3, *layer)
-        assert all(each.is_contiguous() and each.data_ptr() % 256 == 0 for each in made)
+        layers = layered(3, layer, kind, "cuda")
+        assert layers.shape == (3, *layer)
+        assert all(each.is_contiguous() and each.data_ptr() % 256 == 0 for each in layers)

@@ -121,10 +121,10 @@ def test_what_was_built_is_what_is_asked_for(halves: Path, tmp_path: Path) -> No
 
 def test_passes_of_the_rows_that_were_built_are_compared(halves: Path) -> None:
     opened("target", halves / "reference")
-    found = list(check_invariance(halves / "reference", ("target",), stand_in.BACKEND))
-    assert {one.rows for one in found} == {1, 2}
-    assert max(one.count for one in found) == 16
-    assert all(one.passed for one in found)
+    comparisons = list(check_invariance(halves / "reference", ("target",), stand_in.BACKEND))
+    assert {one.rows for one in comparisons} == {1, 2}
+    assert max(one.count for one in comparisons) == 16
+    assert all(one.passed for one in comparisons)
 
 
 def test_an_engine_lends_its_memory_until_it_is_closed(halves: Path) -> None:
