@@ -59,8 +59,8 @@ def check_ensemble(module: ModuleType) -> None:
             mixture = weight * target + (1.0 - weight) * draft
             got = next_token_distribution(rule, target, draft, "iid", 1)
             assert np.abs(got - mixture).max() < ROUNDING
-            kept, _ = decoded(rule, 1, (target, draft))
-            assert abs(kept - (1.0 - weight * apart(target, draft))) < ROUNDING
+            accepted, _ = decoded(rule, 1, (target, draft))
+            assert abs(accepted - (1.0 - weight * apart(target, draft))) < ROUNDING
 
 
 def released_hsd(tree: DraftTree, probs: FloatArray) -> dict[Verdict, float]:
@@ -141,14 +141,14 @@ def check_sjd_sv(module: ModuleType) -> None:
     for seed, share in product(range(12), (0.3, 0.8, 1.0)):
         tree, probs = chain(3, 4, seed)
         tokens, draft = tree.tokens[1:].tolist(), tree.draft_probs
-        own = [float(probs[place, token]) for place, token in enumerate(tokens)]
+        masses = [float(probs[place, token]) for place, token in enumerate(tokens)]
         expected, reach, start = dict[Verdict, float](), 1.0, 0
         while start < 4:
-            end = next((place for place in range(start + 1, 4) if own[place] < own[place - 1]), 4)
-            first = max(b for b in range(start, end) if sum(own[b:end]) >= share * sum(own[start:end]) - 1e-15)
+            end = next((place for place in range(start + 1, 4) if masses[place] < masses[place - 1]), 4)
+            first = max(b for b in range(start, end) if sum(masses[b:end]) >= share * sum(masses[start:end]) - 1e-15)
             here = reach
             for stop in range(end, first - 1, -1):
-                ratio = np.prod([own[place] / draft[place, tokens[place]] for place in range(first, stop)])
+                ratio = np.prod([masses[place] / draft[place, tokens[place]] for place in range(first, stop)])
                 odds = 1.0 if stop == first else min(1.0, float(ratio))
                 if stop == end:
                     reach = here * odds
@@ -170,17 +170,19 @@ def check_sjd_sv(module: ModuleType) -> None:
 def check_confidence(module: ModuleType) -> None:
     """SJD++: a draft whose probability stays above `confidence` times the old one stays, under its new distribution."""
     for old, new in pairs(4, 6):
-        for confidence, held in product((0.0, 0.5, 1.0, 1.7), range(4)):
+        for confidence, old_token in product((0.0, 0.5, 1.0, 1.7), range(4)):
             window = module.JacobiWindow(3, "confidence", confidence=confidence)
-            draft = module.WindowDraft(held, old)
+            draft = module.WindowDraft(old_token, old)
 
             def redraft(chance: Chance, draft: Any = draft, new: FloatArray = new, window: Any = window) -> int:
                 again = module._redrawn(draft, new, 2, chance, window, None)
                 assert np.array_equal(again.distribution, new)
                 return int(again.token)
 
-            stays = new[held] > confidence * old[held]
-            expected = {held: 1.0} if stays else {token: mass for token, mass in enumerate(new.tolist()) if mass > 0.0}
+            stays = new[old_token] > confidence * old[old_token]
+            expected = (
+                {old_token: 1.0} if stays else {token: mass for token, mass in enumerate(new.tolist()) if mass > 0.0}
+            )
             assert total_variation(enumerate_outcomes(redraft), expected) < ROUNDING
 
 
@@ -196,9 +198,9 @@ def check_gbv(module: ModuleType) -> None:
         rank = [np.argsort(order).tolist() for order in orders]
         law = dict[tuple[int, int], float]()
         every = {(a, b): float(drafts[0, a] * drafts[1 + a, b]) for a, b in product(range(2), repeat=2)}
-        for drawn in product(every, repeat=paths):
-            best = max(drawn, key=lambda path: (rank[0][path[0]], rank[1 + path[0]][path[1]]))
-            law[best] = law.get(best, 0.0) + float(np.prod([every[path] for path in drawn]))
+        for drawn_paths in product(every, repeat=paths):
+            best = max(drawn_paths, key=lambda path: (rank[0][path[0]], rank[1 + path[0]][path[1]]))
+            law[best] = law.get(best, 0.0) + float(np.prod([every[path] for path in drawn_paths]))
         for first in range(2):
             ranking = module.Ranking(paths)
             share = ranking.skewed(drafts[0], orders[0])[first]

@@ -45,15 +45,15 @@ def residuals(spec: RuleSpec, drawn: Drawn) -> tuple[dict[str, Residual], ...]:
 
 def siblings_of(drawn: Drawn, distribution: FloatArray, count: int, chance: Chance) -> tuple[int, ...]:
     """Up to `count` siblings drawn from `distribution` [V]."""
-    left, tokens = distribution.astype(np.float64), list[int]()
+    remaining_mass, tokens = distribution.astype(np.float64), list[int]()
     for node in range(1, count + 1):
         if drawn == "top_k":
             return tuple(np.argsort(-distribution, kind="stable")[:count].tolist())
-        if not left.any():
+        if not remaining_mass.any():
             break
-        tokens.append(chance.draw(left, At(Role.DRAFT, node)))
+        tokens.append(chance.draw(remaining_mass, At(Role.DRAFT, node)))
         if drawn == "without_replacement":
-            left[tokens[-1]] = 0.0
+            remaining_mass[tokens[-1]] = 0.0
     return tuple(tokens)
 
 

@@ -28,7 +28,7 @@ IMAGES = 10000
 
 def cases() -> list[Any]:
     """Every rule, kind of tree, residual and up to two examples for which there is a batched form."""
-    found = []
+    params = []
     for spec in RULES:
         for drawn in sorted(spec.drawn & (CHAINS if spec.needs_chain else TREES).keys()):
             for options in residuals(spec, drawn):
@@ -36,8 +36,8 @@ def cases() -> list[Any]:
                     settings = dict(example) | options
                     if spec.batched(make(spec, codebook(3), **settings), drawn) is not None:
                         name = "-".join([spec.name, drawn, *options.values(), str(number)])
-                        found.append(pytest.param(spec.name, drawn, settings, id=name))
-    return found
+                        params.append(pytest.param(spec.name, drawn, settings, id=name))
+    return params
 
 
 @pytest.mark.parametrize(("rule", "drawn", "settings"), cases())
@@ -54,14 +54,14 @@ def test_the_batched_form_has_the_distribution_of_the_reference(
     for trace, weight in enumerate_decoding(*models, scheme.policy, scheme.rule, 8).items():
         outcome = (*trace.tokens, len(trace.accepted))
         exact[outcome] = exact.get(outcome, 0.0) + weight
-    found = run_lockstep(model, scheme, IMAGES, 1)
-    seen = Counter(map(tuple, np.column_stack([found.canvas, found.runs.cycles + 1]).tolist()))
+    result = run_lockstep(model, scheme, IMAGES, 1)
+    seen = Counter(map(tuple, np.column_stack([result.canvas, result.runs.cycles + 1]).tolist()))
     expected = {outcome: IMAGES * weight for outcome, weight in exact.items() if weight > 1e-12}
     assert seen.keys() <= expected.keys()
     rare = {outcome for outcome, count in expected.items() if count < 5.0}
     pairs = [(seen[outcome], count) for outcome, count in expected.items() if outcome not in rare]
     pairs.append((sum(seen[outcome] for outcome in rare), 1.0 + sum(expected[outcome] for outcome in rare)))
-    squares = sum((count - wanted) ** 2 / wanted for count, wanted in pairs)
+    squares = sum((count - expected_count) ** 2 / expected_count for count, expected_count in pairs)
     assert squares < len(pairs) + 5.0 * np.sqrt(2.0 * len(pairs)), (squares, len(pairs))
 
 

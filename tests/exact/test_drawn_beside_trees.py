@@ -83,8 +83,8 @@ class KeepsTheLikelier(DrawsInTurn):
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         tree = fill_sampled(within(PAIR, budget), drafter, root, chance)
-        kept = [0, 1 + int(np.argmax(tree.draft_distribution(0)[tree.tokens[1:]]))]
-        return replace(tree, tokens=tree.tokens[kept], parents=tree.parents[:2], draft_rows=tree.draft_rows[:2])
+        nodes = [0, 1 + int(np.argmax(tree.draft_distribution(0)[tree.tokens[1:]]))]
+        return replace(tree, tokens=tree.tokens[nodes], parents=tree.parents[:2], draft_rows=tree.draft_rows[:2])
 
 
 def test_siblings_left_out_after_the_draw_are_seen() -> None:
@@ -118,13 +118,13 @@ def test_a_pair_of_siblings_has_its_law(drawn: Drawn) -> None:
         drafter = SyntheticDrafter(distribution)
         return tuple(fill_sampled(PAIR, drafter, 0, chance, drawn).tokens[1:].tolist())
 
-    found = enumerate_outcomes(program)
+    outcomes = enumerate_outcomes(program)
     for first, second in np.ndindex(3, 3):
         alike = first == second
-        wanted = share[first] * share[second]
+        expected = share[first] * share[second]
         if drawn == "without_replacement":
-            wanted = 0.0 if alike else wanted / (1.0 - share[first])
-        assert found.get((first, second), 0.0) == pytest.approx(wanted, abs=1e-12)
+            expected = 0.0 if alike else expected / (1.0 - share[first])
+        assert outcomes.get((first, second), 0.0) == pytest.approx(expected, abs=1e-12)
 
 
 @given(pools(2), st.sampled_from(ARMS), st.sampled_from(JUDGED))

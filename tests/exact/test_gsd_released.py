@@ -67,6 +67,6 @@ def test_the_window_holds_seven_less_likely_tokens_and_six_likelier_ones() -> No
     rule = GroupedAcceptance(np.zeros((16, 1)), 14, 1.0, 1.0, "released", "paper")
     assert rule.members(rising, 8).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
     assert [rule.members(rising, token).size for token in range(16)] == [*[1] * 7, *[14] * 3, 13, 12, 11, 10, 9, 8]
-    kept = accepted_mass(rule, rising, draft) * 16
-    assert np.allclose(kept[:7], rising[:7] * 16)
-    assert np.all(kept[9:] == 1.0)
+    acceptance = accepted_mass(rule, rising, draft) * 16
+    assert np.allclose(acceptance[:7], rising[:7] * 16)
+    assert np.all(acceptance[9:] == 1.0)

@@ -34,15 +34,15 @@ def distribution_of_images(
     distribution: PrefixDistribution, grid: Grid, window: JacobiWindow, rule: str = "chain", checked: bool = True
 ) -> dict[tuple[int, ...], float]:
     """checked: False hides from the loop which rule it is, so that no pair is refused."""
-    made = RULES[rule].make()
+    rule_instance = RULES[rule].make()
 
     def hidden(tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        return made(tree, probs, chance)
+        return rule_instance(tree, probs, chance)
 
     def program(chance: Chance) -> tuple[int, ...]:
         noise = EnumeratedNoise(chance) if window.coupling == "gumbel" else None
         target = SyntheticTarget(distribution, grid)
-        cycles = jacobi_cycles(target, made if checked else hidden, chance, window, noise)
+        cycles = jacobi_cycles(target, rule_instance if checked else hidden, chance, window, noise)
         return tuple(token for cycle in cycles for token in emitted(cycle.tree, cycle.verdict))
 
     return enumerate_outcomes(program)
@@ -111,16 +111,16 @@ def test_any_distributions(distribution: PrefixDistribution, coupling: Coupling,
 @given(distributions(4), distributions(4))
 def test_maximal_coupling_has_the_distributions_and_holds_on(draft: np.ndarray, target: np.ndarray) -> None:
     def program(chance: Chance) -> tuple[int, int]:
-        held = chance.draw(draft, At(Role.DRAFT, 1))
-        return held, maximal_coupling(held, draft, target, chance, At(Role.DRAFT, 2))
+        token = chance.draw(draft, At(Role.DRAFT, 1))
+        return token, maximal_coupling(token, draft, target, chance, At(Role.DRAFT, 2))
 
     joint = enumerate_outcomes(program)
     got = np.zeros(4)
     for (_, new), weight in joint.items():
         got[new] += weight
-    kept = sum(weight for (held, new), weight in joint.items() if held == new)
+    kept_mass = sum(weight for (old, new), weight in joint.items() if old == new)
     assert np.allclose(got, target, atol=1e-12)
-    assert kept == pytest.approx(1.0 - 0.5 * np.abs(draft - target).sum(), abs=1e-12)
+    assert kept_mass == pytest.approx(1.0 - 0.5 * np.abs(draft - target).sum(), abs=1e-12)
 
 
 @given(distributions(4), distributions(4))

@@ -45,9 +45,9 @@ def check_points(
     rule: Any, move: Any, target: FloatArray, tokens: tuple[int, ...], near: IntArray, delta: float
 ) -> None:
     moved = move(target, tokens, near, delta)
-    found = point_distribution(rule(near, delta=delta), target, tokens)
-    assert apart(found, moved) < ROUNDING
-    assert apart(found, target) == pytest.approx(min(delta, within_reach(target, tokens, near)), abs=ROUNDING)
+    distribution = point_distribution(rule(near, delta=delta), target, tokens)
+    assert apart(distribution, moved) < ROUNDING
+    assert apart(distribution, target) == pytest.approx(min(delta, within_reach(target, tokens, near)), abs=ROUNDING)
     assert (moved[list(tokens)] >= target[list(tokens)] - ROUNDING).all()
     others = [code for code in range(VOCAB) if code not in tokens]
     assert (moved[others] <= target[others] + ROUNDING).all()
@@ -76,10 +76,10 @@ def check_drawn(
     # Each unit that moves is one of overlap: what the drafter overrates gains, what it underrates loses.
     gained = np.minimum(moved, draft).sum() - np.minimum(target, draft).sum()
     assert gained == pytest.approx(apart(moved, target), abs=ROUNDING)
-    found = next_token_distribution(rule(near, delta=delta), target, draft, drawn, count)
-    assert apart(found, target) <= delta + ROUNDING
+    distribution = next_token_distribution(rule(near, delta=delta), target, draft, drawn, count)
+    assert apart(distribution, target) <= delta + ROUNDING
     if count == 1:
-        assert apart(found, moved) < ROUNDING
+        assert apart(distribution, moved) < ROUNDING
 
 
 @given(distributions(VOCAB), distributions(VOCAB), st.integers(0, 20))
@@ -105,9 +105,9 @@ def test_many_rows_move_as_each_alone(
 ) -> None:
     targets, drafts = np.array([one for one, _ in pairs]), np.array([other for _, other in pairs])
     most = np.linspace(0.0, delta, len(pairs))
-    found = move_rows_to_drafts(targets, drafts, near, most)
+    moved_rows = move_rows_to_drafts(targets, drafts, near, most)
     alone = [move_to_draft(one, other, near, float(m)) for (one, other), m in zip(pairs, most, strict=True)]
-    assert np.abs(found - alone).max() < ROUNDING
+    assert np.abs(moved_rows - alone).max() < ROUNDING
     turns = np.arange(len(pairs)) % len(tokens) + 1
     there = np.arange(len(tokens)) < turns[:, None]
     moved = targets.copy()

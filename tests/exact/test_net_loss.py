@@ -92,9 +92,9 @@ def drawn_picture(
     other, counted = RandomDistribution(12, seed=seed + 1), list[float]()
     for _ in range(2):
         drafter = TimedDrafter(Blend(other, distribution, agreement))
-        held = jacobi.HeldWindow(JacobiWindow(6, "maximal"), target.grid, 12, "iid", None, likeliest=False)
+        held_window = jacobi.HeldWindow(JacobiWindow(6, "maximal"), target.grid, 12, "iid", None, likeliest=False)
         of_drawn = {how: RULES[name].make() for how, name in JUDGED.items()}
-        window, chain = jacobi.WindowDrafter(held, drafter), RULES["chain"].make()
+        window, chain = jacobi.WindowDrafter(held_window, drafter), RULES["chain"].make()
         verification = jacobi.WindowedCycles(target, window, rule, chain, of_drawn)
         done = decode(target, drafter, policy, rule, sampling(seed), MOST_NODES, verification)
         counted.append(policy.policy._lost.ms)
@@ -106,10 +106,10 @@ def drawn_picture(
     return Account(lost, counted[0], policy.cycles)
 
 
-def check_account(found: Account, budget_ms: float) -> None:
+def check_account(account: Account, budget_ms: float) -> None:
     """What is counted is what was spent, and nothing is drafted once that is more than the budget."""
-    assert found.counted == pytest.approx(found.lost)
-    assert all(kind == "plain" for kind, before in found.cycles if before > budget_ms)
+    assert account.counted == pytest.approx(account.lost)
+    assert all(kind == "plain" for kind, before in account.cycles if before > budget_ms)
 
 
 def check_budget(module: ModuleType) -> None:
@@ -119,9 +119,9 @@ def check_budget(module: ModuleType) -> None:
     kinds = set[str]()
     for curve, agreement, settings in cases:
         for budget in (0.0, 3.0, 99.0):
-            found = drawn_picture(module, curve, budget, 0, agreement, **settings)
-            check_account(found, budget * PLAIN_MS)
-            kinds |= {kind for kind, _ in found.cycles}
+            account = drawn_picture(module, curve, budget, 0, agreement, **settings)
+            check_account(account, budget * PLAIN_MS)
+            kinds |= {kind for kind, _ in account.cycles}
     assert kinds == set(get_args(Kind))
     worthless = drawn_picture(module, WORTHLESS, 3.0, 0, 0.0)
     assert max(before for kind, before in worthless.cycles if kind != "plain") > 3.0, "a plain step takes 2 ms"
@@ -140,8 +140,8 @@ def test_what_is_counted_is_what_was_spent() -> None:
 )
 @example(most=40.0, budget=0.0, agreement=0.0, seed=0)
 def test_no_curve_costs_more_than_the_budget(most: float, budget: float, agreement: float, seed: int) -> None:
-    found = drawn_picture(roofline, ((1, PLAIN_MS), (MOST_NODES, most)), budget, seed, agreement)
-    check_account(found, budget * PLAIN_MS)
+    account = drawn_picture(roofline, ((1, PLAIN_MS), (MOST_NODES, most)), budget, seed, agreement)
+    check_account(account, budget * PLAIN_MS)
 
 
 def test_a_tree_of_siblings_in_one_call_costs_the_call_and_its_levels() -> None:

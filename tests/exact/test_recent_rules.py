@@ -39,7 +39,7 @@ def test_the_ensemble_decides_as_transformers_does(weight: float, monkeypatch: p
             return torch.tensor([[index_of(row[0].numpy(), float(u[3]))]])
 
         monkeypatch.setattr(torch, "multinomial", draw)
-        tokens, kept = _speculative_sampling(
+        tokens, n_matches = _speculative_sampling(
             torch.tensor(tree.tokens)[None],
             torch.tensor(tree.draft_probs).log()[None],
             3,
@@ -49,7 +49,7 @@ def test_the_ensemble_decides_as_transformers_does(weight: float, monkeypatch: p
         script = {(0, Role.ACCEPT, node): float(uniforms[node - 1]) for node in (1, 2, 3)}
         script |= {(0, role, node): float(uniforms[3]) for role in (Role.RESIDUAL, Role.BONUS) for node in range(4)}
         verdict = RULES["ensemble"].make(weight)(tree, probs, scripted(script))
-        assert (len(verdict.path), verdict.token) == (int(kept), int(tokens[0, -1]))
+        assert (len(verdict.path), verdict.token) == (int(n_matches), int(tokens[0, -1]))
 
 
 def test_hsd_as_released_is_not_lossless() -> None:
@@ -63,10 +63,13 @@ def test_hsd_as_released_is_not_lossless() -> None:
 
 def test_hsd_is_biased_wherever_it_keeps_more_than_block_verification() -> None:
     for pair in pairs(3, 6):
-        (kept, missed), (most, none) = decoded(RULES["hsd"].make(), 2, pair), decoded(RULES["block"].make(), 2, pair)
+        (accepted, missed), (most, none) = (
+            decoded(RULES["hsd"].make(), 2, pair),
+            decoded(RULES["block"].make(), 2, pair),
+        )
         assert none < ROUNDING
-        assert kept >= most - ROUNDING
-        assert (missed > 1e-6) == (kept > most + 1e-6)
+        assert accepted >= most - ROUNDING
+        assert (missed > 1e-6) == (accepted > most + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +131,14 @@ def test_sjd_plus_plus_is_biased_and_saves_few_passes(
 
 def test_gbv_keeps_more_with_every_path() -> None:
     """Toy case, two tokens a path: one path is block verification."""
-    kept = []
+    accepted = []
     for paths in (1, 2, 3):
         target, drafter = SyntheticTarget(lambda prefix: TOY[0], Grid(1, 4)), SyntheticDrafter(lambda prefix: TOY[1])
         policy = POLICIES["delayed"].make(paths, 0, 2)
         traces = enumerate_decoding(target, drafter, policy, RULES["gbv"].make(), 8, 2)
-        kept.append(accepted_per_cycle(traces, 1))
-    assert kept[0] == pytest.approx(11 / 9, abs=ROUNDING)
-    assert kept[0] < kept[1] < kept[2] < 2.0
+        accepted.append(accepted_per_cycle(traces, 1))
+    assert accepted[0] == pytest.approx(11 / 9, abs=ROUNDING)
+    assert accepted[0] < accepted[1] < accepted[2] < 2.0
 
 
 def test_ties_by_two_orders_are_biased() -> None:
@@ -143,9 +146,9 @@ def test_ties_by_two_orders_are_biased() -> None:
     law = np.zeros(3)
     target, draft = np.array([0.1, 0.45, 0.45]), np.array([0.4, 0.3, 0.3])
     order = np.argsort(np.minimum(1.0, target / draft), kind="stable")
-    for drawn in product(range(3), repeat=2):
-        ratios = [min(1.0, target[token] / draft[token]) for token in drawn]
-        law[drawn[int(np.argmax(ratios))]] += draft[drawn[0]] * draft[drawn[1]]
+    for drawn_tokens in product(range(3), repeat=2):
+        ratios = [min(1.0, target[token] / draft[token]) for token in drawn_tokens]
+        law[drawn_tokens[int(np.argmax(ratios))]] += draft[drawn_tokens[0]] * draft[drawn_tokens[1]]
     assert np.abs(Ranking(2).skewed(draft, order) - law).max() == pytest.approx(0.09, abs=ROUNDING)
 
 

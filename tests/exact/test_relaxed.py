@@ -183,10 +183,10 @@ def test_support(spec: RuleSpec, drawn: Drawn, options: dict[str, Any], data: st
         verdict = rule(tree, np.tile(target, (tree.size, 1)), chance)
         return tuple(tree.tokens[1:].tolist()), emitted(tree, verdict)[0], bool(verdict.path)
 
-    for (drafted, token, kept), weight in enumerate_outcomes(program).items():
+    for (drafted, token, accepted), weight in enumerate_outcomes(program).items():
         assert weight > 0.0
-        assert token in drafted or not kept
-        assert target[token] > 0.0 or (kept and (pools_codes or spec.name in KEEPS_DRAFTS))
+        assert token in drafted or not accepted
+        assert target[token] > 0.0 or (accepted and (pools_codes or spec.name in KEEPS_DRAFTS))
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,8 @@ def test_lantern_on_a_drawn_token(
     chosen, codes = data.draw(examples(RULES[name])), codebook(4, seed)
     pooled = np.array(
         [
-            brute_pool(target, codes, token, chosen["delta"] if name == "lantern" else (chosen["factor"] - 1) * own)
-            for token, own in enumerate(target)
+            brute_pool(target, codes, token, chosen["delta"] if name == "lantern" else (chosen["factor"] - 1) * mass)
+            for token, mass in enumerate(target)
         ]
     )
     rule = make(RULES[name], codes, residual="standard", **chosen)
@@ -295,9 +295,9 @@ def test_scaled_and_grouped_acceptance_miss_by_what_is_kept_too_often(
 
     chosen, codes = data.draw(examples(RULES["gsd"])), codebook(4, data.draw(st.integers(0, 5)))
     rule = make(RULES["gsd"], codes, residual="standard", **chosen)
-    kept = accepted_mass(GroupedAcceptance(codes, **chosen, residual="standard"), target, draft)
+    accepted = accepted_mass(GroupedAcceptance(codes, **chosen, residual="standard"), target, draft)
     missed = apart(next_token_distribution(rule, target, draft, "iid", 1), target)
-    assert missed == pytest.approx(np.maximum(kept - target, 0.0).sum(), abs=ROUNDING)
+    assert missed == pytest.approx(np.maximum(accepted - target, 0.0).sum(), abs=ROUNDING)
 
 
 def test_cool_is_loose_first_and_tight_last() -> None:
@@ -313,8 +313,8 @@ def test_deterministic_rules_keep_or_draw_from_the_target(target: FloatArray, to
     """A kept token is certain; a rejected one leaves the target's distribution untouched."""
     codes = codebook(5)
     epsilon, alpha, tau = data.draw(st.sampled_from([(0.09, 0.3, 0.2371), (0.31, 2.0, 0.5237)]))
-    held = target[target > 0]
-    least = min(epsilon, alpha * float(np.exp((held * np.log(held)).sum())))
+    nonzero = target[target > 0]
+    least = min(epsilon, alpha * float(np.exp((nonzero * np.log(nonzero)).sum())))
     distribution = point_distribution(make(RULES["typical"], codes, epsilon=epsilon, alpha=alpha), target, (token,))
     assert np.allclose(distribution, np.eye(5)[token] if target[token] > least else target, atol=ROUNDING)
     near = nearest_codes(codes, 2)
@@ -337,5 +337,5 @@ def test_every_policy(rule: RuleSpec, policy: PolicySpec) -> None:
     target = SyntheticTarget(likely, Grid(3, 4))
     drafter = SyntheticDrafter(Blend(likely, RandomDistribution(8, seed=6), 0.5))
     for options in residuals(rule, policy.drawn):
-        made = make(rule, codebook(8), **options)
-        assert decode(target, drafter, policy.make(), made, sampling(1), 12).tokens.size == 12
+        rule_instance = make(rule, codebook(8), **options)
+        assert decode(target, drafter, policy.make(), rule_instance, sampling(1), 12).tokens.size == 12

@@ -52,11 +52,11 @@ def test_unseen_tokens_have_the_drafters_distribution() -> None:
 @pytest.mark.parametrize(("drawn", "rule"), [("iid", "multi_round"), ("top_k", "point")])
 def test_never_skipping_is_plain_decoding(drawn: Drawn, rule: str) -> None:
     distribution, other = RandomDistribution(16, seed=1), RandomDistribution(16, seed=2)
-    made, policy = RULES[rule].make(), ShapePolicy(TREE, drawn)
+    rule_instance, policy = RULES[rule].make(), ShapePolicy(TREE, drawn)
     for image in range(5):
         models = SyntheticTarget(distribution, Grid(4, 4)), SyntheticDrafter(Blend(distribution, other, 0.3))
-        plain = decode(*models, policy, made, sampling(0, image), 8)
-        cycles = skipping_cycles(*models, policy, made, sampling(0, image), Skipping(0, 4), 8)
+        plain = decode(*models, policy, rule_instance, sampling(0, image), 8)
+        cycles = skipping_cycles(*models, policy, rule_instance, sampling(0, image), Skipping(0, 4), 8)
         assert plain.tokens.tolist() == [token for done in cycles for token in emitted(done.tree, done.verdict)]
 
 
@@ -112,14 +112,14 @@ def test_the_released_script_never_comes_to_skip() -> None:
     if [ "$skip_policy" != "uniform" ]; then intervals=(1024); else intervals=("${interval_list[@]}"); fi
     echo --skip_interval "${intervals[@]}" --skip_policy $skip_policy --select_token $select_token_policy
     """
-    given = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env={}).stdout.split()
-    assert given == ["--skip_interval", "1024", "--skip_policy", "--select_token"]
+    args = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env={}).stdout.split()
+    assert args == ["--skip_interval", "1024", "--skip_policy", "--select_token"]
     options = argparse.ArgumentParser()
     options.add_argument("--skip_interval", type=int, default=1024)
     for name in ("--skip_policy", "--select_token"):
         options.add_argument(name, type=str)
     with pytest.raises(SystemExit):
-        options.parse_args(given)
+        options.parse_args(args)
     for image in range(3):  # and the interval itself leaves every cycle of a picture verified
         assert all(done.verified for done in skipped_run(Skipping(1024, 3), image))
         assert not all(done.verified for done in skipped_run(Skipping(5, 3), image))
@@ -141,21 +141,21 @@ def test_similarity_by_hand() -> None:
 def test_similar_paths_are_skipped_and_the_watch_is_told() -> None:
     distribution, codes = RandomDistribution(8, seed=1), np.random.default_rng(0).standard_normal((8, 3))
     other = Blend(distribution, RandomDistribution(8, seed=2), 0.1)
-    rule, policy, told = RULES["multi_round"].make(), ShapePolicy((0, 0, 1, 2), "iid"), list[DraftTree]()
+    rule, policy, watched_trees = RULES["multi_round"].make(), ShapePolicy((0, 0, 1, 2), "iid"), list[DraftTree]()
     skipped = []
     for threshold in (-1.0, 0.3, 1.0):
-        told.clear()
+        watched_trees.clear()
         models = SyntheticTarget(distribution, Grid(6, 6)), SyntheticDrafter(other)
         settings = Skipping(0, 3, "similarity", threshold)
         run = Decoded.of(
             skipping_cycles(
-                *models, policy, rule, sampling(3), settings, 16, codes, lambda tree, probs: told.append(tree)
+                *models, policy, rule, sampling(3), settings, 16, codes, lambda tree, probs: watched_trees.append(tree)
             )
         )
         assert run.tokens.size == 36
         free = [cycle for cycle in run.cycles if not cycle.verified]
         assert all(path_similarity(cycle.tree, codes, 0.9) >= threshold for cycle in free)
-        assert len(free) - 1 <= len(told) <= len(free)
+        assert len(free) - 1 <= len(watched_trees) <= len(free)
         assert all(first.verified or second.verified for first, second in pairwise(run.cycles))
         skipped.append(len(free))
     assert skipped[0] > skipped[2]

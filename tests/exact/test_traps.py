@@ -73,10 +73,10 @@ def test_released_static_lantern_counts_the_pool_twice() -> None:
         )
         for residual in ("standard", "paper", "released")
     }
-    kept = np.minimum(draft, [0.4, 0.3, 0.0, 0.0])
+    accepted = np.minimum(draft, [0.4, 0.3, 0.0, 0.0])
     assert np.allclose(distributions["standard"], [0.4, 0.3, 0.3, 0.0])
     assert np.allclose(distributions["paper"], [0.4, 0.3, 0.3, 0.0])
-    assert np.allclose(distributions["released"], kept + 0.3 * np.array([0.0, 0.3, 0.6, 0.0]) / 0.9)
+    assert np.allclose(distributions["released"], accepted + 0.3 * np.array([0.0, 0.3, 0.6, 0.0]) / 0.9)
     assert distributions["released"][1] == pytest.approx(0.4)  # more than target and draft both give it
 
 

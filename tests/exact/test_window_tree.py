@@ -94,27 +94,27 @@ def test_any_distributions(distribution: PrefixDistribution, coupling: Coupling,
 @given(distributions(4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
 def test_the_tree_of_a_window(row: FloatArray, candidates: int, levels: int, length: int) -> None:
     chance = sampling(3)
-    held = [chance.draw(row, At(Role.DRAFT, place)) for place in range(length)]
-    drafts = [WindowDraft(token, row) for token in held]
+    window_tokens = [chance.draw(row, At(Role.DRAFT, place)) for place in range(length)]
+    drafts = [WindowDraft(token, row) for token in window_tokens]
     tree = jacobi_window.window_tree(2, drafts, candidates, levels, "without_replacement", 5, chance)
     tree.check(4)
     support = int(np.count_nonzero(row))
     each = min(candidates, support)
     assert tree.size == tree_nodes(length, each, levels) <= tree_nodes(length, candidates, levels)
-    assert tree.tokens[: length + 1].tolist() == [2, *held]
+    assert tree.tokens[: length + 1].tolist() == [2, *window_tokens]
     below, depths = tree.children(), tree.depths()
     for node, children in enumerate(below):
         tokens = [int(tree.tokens[child]) for child in children]
         if not children:
             continue
         assert len(tokens) == (each if depths[node] < levels else 1)
-        assert tokens[0] == held[depths[node]]
+        assert tokens[0] == window_tokens[depths[node]]
         assert tokens == [int(tree.tokens[child]) for child in below[int(depths[node])]]  # those of the chain's node
         assert len(list(proposal_distributions(tree, node, children))) == len(children)
     for leaf in range(tree.size):
         nodes = tail_nodes(tree, tree.path_to(leaf), length)
         assert depths[nodes].tolist() == list(range(int(depths[leaf]) + 1, length))
-        assert all(tree.tokens[node] == held[depths[node] - 1] for node in nodes)
+        assert all(tree.tokens[node] == window_tokens[depths[node] - 1] for node in nodes)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_a_rule_that_candidates_do_not_fit_is_refused(rule: str, coupling: Coupl
 
 def test_a_rule_that_looks_ahead_would_be_biased_without_any_coupling() -> None:
     """The same candidates stand below each other's siblings: seen once, they are fresh no more."""
-    made = RULES["traversal"].make()
+    rule = RULES["traversal"].make()
 
     def hidden(tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        return made(tree, probs, chance)
+        return rule(tree, probs, chance)
 
     window = JacobiWindow(3, "independent", "left", 2, 2)
     assert "traversal" in LOOKING_AHEAD
@@ -141,19 +141,21 @@ def test_a_rule_that_looks_ahead_would_be_biased_without_any_coupling() -> None:
 def longest_path(tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
     """How the released code chooses: every node is tried, as if the siblings before it had failed; the longest path of
     accepted nodes stays, the first of equals."""
-    below, kept, residual = tree.children(), {0}, {}
+    below, accepted, residual = tree.children(), {0}, {}
     for node, children in enumerate(below):
-        left = normalised(probs[node])
+        distribution = normalised(probs[node])
         proposed = proposal_distributions(tree, node, children) if children else ()
         for child, drafted in zip(children, proposed, strict=True):
-            if chance.flip(float(left[tree.tokens[child]]), At(Role.ACCEPT, child), float(drafted[tree.tokens[child]])):
-                kept.add(child)
-            rest = excess(left, drafted)
-            left = normalised(rest) if rest.any() else left
-        residual[node] = left
+            if chance.flip(
+                float(distribution[tree.tokens[child]]), At(Role.ACCEPT, child), float(drafted[tree.tokens[child]])
+            ):
+                accepted.add(child)
+            rest = excess(distribution, drafted)
+            distribution = normalised(rest) if rest.any() else distribution
+        residual[node] = distribution
 
     def reach(node: int) -> list[int]:
-        paths = [[child, *reach(child)] for child in below[node] if child in kept]
+        paths = [[child, *reach(child)] for child in below[node] if child in accepted]
         return max(paths, key=len, default=[])
 
     path = reach(0)
@@ -175,17 +177,17 @@ def test_candidates_from_the_residual_are_biased(monkeypatch: pytest.MonkeyPatch
     owed: dict[int, FloatArray] = {}
     right = jacobi.maximal_coupling
 
-    def noted(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
+    def noted(token: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
         owed[at.node] = excess(target, draft)
-        return right(held, draft, target, chance, at)
+        return right(token, draft, target, chance, at)
 
     def from_residual(draft: WindowDraft, candidates: int, address: int, chance: Chance) -> Sequence[int]:
-        tokens, left = [draft.token], owed.pop(address // candidates, draft.distribution).copy()
+        tokens, residual = [draft.token], owed.pop(address // candidates, draft.distribution).copy()
         for place in range(1, candidates):
-            left[tokens[-1]] = 0.0
-            if not left.any():
+            residual[tokens[-1]] = 0.0
+            if not residual.any():
                 break
-            tokens.append(chance.draw(left, At(Role.CANDIDATE, address + place)))
+            tokens.append(chance.draw(residual, At(Role.CANDIDATE, address + place)))
         return tokens
 
     monkeypatch.setattr(jacobi, "maximal_coupling", noted)

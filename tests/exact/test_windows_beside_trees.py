@@ -72,9 +72,13 @@ def decoded(
     """By a drafter that knows little, with `module`'s loop."""
     rule, window_rule = (RULES[name].make() for name in rules)
     noise, drafter = noise_of(chance) if window.coupling == "gumbel" else None, SyntheticDrafter(drafting)
-    held = module.HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest=rules[0] == "greedy")
+    held_window = module.HeldWindow(
+        window, target.grid, target.vocab_size, "iid", noise, likeliest=rules[0] == "greedy"
+    )
     of_drawn = {how: RULES[name].make() for how, name in drawn.items()}
-    verification = module.WindowedCycles(target, module.WindowDrafter(held, drafter), rule, window_rule, of_drawn)
+    verification = module.WindowedCycles(
+        target, module.WindowDrafter(held_window, drafter), rule, window_rule, of_drawn
+    )
     return decode(target, drafter, policy, rule, chance, 8, verification)
 
 
@@ -112,10 +116,10 @@ def check_kept(module: ModuleType) -> None:
         window, redrawn, seen = JacobiWindow(6, "maximal", "uniform"), 0, 0
         done = decoded(module, cells, InTurn(arms), window, sampling(0), RandomDistribution(8, seed=2))
         for cycle in done.cycles[1:]:
-            kept, depth = len(cycle.verdict.path), cycle.tree.depth
-            assert kept >= min(redrawn, depth)
+            accepted, depth = len(cycle.verdict.path), cycle.tree.depth
+            assert accepted >= min(redrawn, depth)
             seen += redrawn
-            redrawn = max(0, depth - kept - 1) + max(0, redrawn - max(depth, kept + 1))
+            redrawn = max(0, depth - accepted - 1) + max(0, redrawn - max(depth, accepted + 1))
         assert seen > 0
 
 

@@ -19,7 +19,7 @@ def released_tree(drafter: Expander, root: int, depth: int, top_k: int, total: i
     rows = drafter.expand(np.array([root]), np.array([-1]))
     tokens = likeliest(rows)
     paths, scores = [(int(token),) for token in tokens[0]], list(rows[0, tokens[0]])
-    frontier, held, first = list(range(top_k)), 1, [0] * top_k
+    frontier, fed_count, first = list(range(top_k)), 1, [0] * top_k
     for _ in range(depth):
         rows = drafter.expand(np.array([paths[node][-1] for node in frontier]), np.array(first))
         tokens, start = likeliest(rows), len(paths)
@@ -28,6 +28,6 @@ def released_tree(drafter: Expander, root: int, depth: int, top_k: int, total: i
                 paths.append((*paths[node], int(token)))
                 scores.append(scores[node] * rows[place, token])
         best = best_first(np.array(scores[start:]), top_k)
-        frontier, first = [start + int(one) for one in best], [held + int(one) // top_k for one in best]
-        held += top_k
+        frontier, first = [start + int(one) for one in best], [fed_count + int(one) // top_k for one in best]
+        fed_count += top_k
     return sorted(paths[int(node)] for node in best_first(np.array(scores), total))

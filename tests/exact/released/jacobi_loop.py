@@ -60,8 +60,8 @@ def decode(
         chance, cell = chance.cycle(passes), len(tokens)
         passes += 1
         drafts = _refilled(drafts, min(loop.length - 1, cells - 1 - cell), cell, first.size, loop, chance)
-        known = (*tokens, *(draft.token for draft in drafts))
-        rows = [distribution(known[: cell + place]) for place in range(len(drafts) + 1)]
+        sequence = (*tokens, *(draft.token for draft in drafts))
+        rows = [distribution(sequence[: cell + place]) for place in range(len(drafts) + 1)]
         count, drafts = _judge(drafts, rows, cell, loop, chance)
         tokens.extend(draft.token for draft in drafts[:count])
         drafts = drafts[count:]
@@ -72,35 +72,35 @@ def _judge(
     drafts: list[_Draft], rows: list[FloatArray], cell: int, loop: ReleasedLoop, chance: Chance
 ) -> tuple[int, list[_Draft]]:
     """The tokens committed, and all tokens that the pass leaves: those first, then the drafts of the next pass."""
-    left, committed = list[_Draft](), 0
+    new_drafts, committed = list[_Draft](), 0
     for place, (draft, row) in enumerate(zip(drafts, rows, strict=False)):
         at, token, old = cell + place, draft.token, float(draft.scores[draft.token])
         if committed and loop.tail == "fresh":
-            left.append(_Draft(chance.draw(row, At(Role.DRAFT, at)), row))
+            new_drafts.append(_Draft(chance.draw(row, At(Role.DRAFT, at)), row))
             continue
         if committed and loop.tail == "ratio":
-            kept = float(row[token]) > 0.5 * old
+            accepted = float(row[token]) > 0.5 * old
         else:
-            kept = chance.flip(float(row[token]), At(Role.ACCEPT, at), out_of=old)
-        if kept:
-            left.append(_Draft(token, draft.scores if loop.old_scores else row))
+            accepted = chance.flip(float(row[token]), At(Role.ACCEPT, at), out_of=old)
+        if accepted:
+            new_drafts.append(_Draft(token, draft.scores if loop.old_scores else row))
         elif committed and loop.tail == "ratio":
-            left.append(_Draft(chance.draw(row, At(Role.DRAFT, at)), row))
+            new_drafts.append(_Draft(chance.draw(row, At(Role.DRAFT, at)), row))
         else:
             rest = excess(row, draft.scores)
-            left.append(_Draft(chance.draw(loop.warp(rest), At(Role.RESIDUAL, at)), row))
+            new_drafts.append(_Draft(chance.draw(loop.warp(rest), At(Role.RESIDUAL, at)), row))
             committed = committed or place + 1
     last, at = rows[-1], cell + len(drafts)
     extra = np.full(last.size, 1.0 / last.size) if loop.uniform_extra and not committed else last
-    left.append(_Draft(chance.draw(extra, At(Role.BONUS, at)), last))
-    return committed or len(left), left
+    new_drafts.append(_Draft(chance.draw(extra, At(Role.BONUS, at)), last))
+    return committed or len(new_drafts), new_drafts
 
 
 def _refilled(
-    drafts: list[_Draft], wanted: int, cell: int, vocab_size: int, loop: ReleasedLoop, chance: Chance
+    drafts: list[_Draft], count: int, cell: int, vocab_size: int, loop: ReleasedLoop, chance: Chance
 ) -> list[_Draft]:
-    drafts, even = drafts[:wanted], np.full(vocab_size, 1.0 / vocab_size)
-    for place in range(len(drafts), wanted):
+    drafts, even = drafts[:count], np.full(vocab_size, 1.0 / vocab_size)
+    for place in range(len(drafts), count):
         token = chance.draw(even, At(Role.REFILL, cell + place))
         drafts.append(_Draft(token, np.eye(vocab_size)[token] if loop.one_hot_refill else even))
     return drafts

@@ -92,11 +92,11 @@ def decode(distribution: RowDistribution, vocab_size: int, grid: Grid, loop: Rel
             row = rows[number]
             fed = [one for one in positions if one.row == number]
             drafts = [row.committed[-1], *row.drafts][: len(row.drafts)] if late else row.drafts
-            count, left = _judge(drafts, scores[number], fed[0].cell + 1, turn == 0, here)
+            count, new_drafts = _judge(drafts, scores[number], fed[0].cell + 1, turn == 0, here)
             cache |= {one.cell: one.token for one in fed[:count] if one.token != NO_TOKEN}
             step.append((number, count))
-            row.committed += left[:count]
-            row.drafts = left[count:]
+            row.committed += new_drafts[:count]
+            row.drafts = new_drafts[count:]
             if row.count >= loop.lead and number + 1 < grid.height and number + 1 not in open_rows:
                 open_rows.append(number + 1)
             if row.count == grid.width:
@@ -158,8 +158,8 @@ def _score(
             if other.token != NO_TOKEN and (not other.draft or other.cell not in hidden[place])
         }
         if one.row in scores:
-            known = tuple(sorted((cell, token) for cell, token in seen.items() if cell <= one.cell))
-            scores[one.row].append(distribution(known, one.cell + 1))
+            context = tuple(sorted((cell, token) for cell, token in seen.items() if cell <= one.cell))
+            scores[one.row].append(distribution(context, one.cell + 1))
     return scores
 
 
@@ -171,21 +171,21 @@ def _judge(
     The top row commits the token behind its last kept draft too: redrawn, or the one after them all. The others leave
     it as a draft.
     """
-    left, kept_all = list[_Draft](), True
+    new_drafts, all_accepted = list[_Draft](), True
     count = len(drafts) + top
     for place, (draft, row) in enumerate(zip(drafts, scores, strict=False)):
         at, old = cell + place, float(draft.scores[draft.token]) if draft.token != NO_TOKEN else 0.0
         new = float(row[draft.token]) if old else 0.0
-        kept = old > 0 and (chance.flip(new, At(Role.ACCEPT, at), out_of=old) if kept_all else new > 0.5 * old)
-        if kept:
-            left.append(draft)
-        elif kept_all and top:
+        accepted = old > 0 and (chance.flip(new, At(Role.ACCEPT, at), out_of=old) if all_accepted else new > 0.5 * old)
+        if accepted:
+            new_drafts.append(draft)
+        elif all_accepted and top:
             rest = excess(row, draft.scores)
-            left.append(_Draft(chance.draw(rest, At(Role.RESIDUAL, at)), rest / rest.sum()))
+            new_drafts.append(_Draft(chance.draw(rest, At(Role.RESIDUAL, at)), rest / rest.sum()))
         else:
-            left.append(_Draft(chance.draw(row, At(Role.DRAFT, at)), row))
-        if not kept and kept_all:
-            count, kept_all = place + top, False
+            new_drafts.append(_Draft(chance.draw(row, At(Role.DRAFT, at)), row))
+        if not accepted and all_accepted:
+            count, all_accepted = place + top, False
     last = scores[-1]
-    left.append(_Draft(chance.draw(last, At(Role.DRAFT, cell + len(drafts))), last))
-    return count, left
+    new_drafts.append(_Draft(chance.draw(last, At(Role.DRAFT, cell + len(drafts))), last))
+    return count, new_drafts

@@ -97,5 +97,5 @@ def test_sjd_pac_draws_the_extra_token_evenly(seed: int, bias: float) -> None:
 def test_pjd_keeps_drafts_above_half_the_ratio(seed: int, bias: float, with_new_scores: float) -> None:
     """boyaliao/PJD, on one row: neither score is right for a draft kept by a threshold, so neither is lossless."""
     loops = ReleasedLoop(4, "ratio", old_scores=True), ReleasedLoop(4, "ratio")
-    found = [bias_and_passes(two_tokens(seed), 5, loop)[0] for loop in loops]
-    assert found == pytest.approx([bias, with_new_scores], rel=0.03)
+    biases = [bias_and_passes(two_tokens(seed), 5, loop)[0] for loop in loops]
+    assert biases == pytest.approx([bias, with_new_scores], rel=0.03)

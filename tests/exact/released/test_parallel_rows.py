@@ -18,8 +18,8 @@ def two_tokens(seed: int, own_row: int | None = None) -> RowDistribution:
     model = RandomDistribution(2, seed=seed, sharpness=1.5)
 
     def distribution(seen: Seen, cell: int) -> FloatArray:
-        known = [one for one in seen if own_row is None or one[0] // own_row == cell // own_row]
-        return model((cell, *(number for one in known for number in one)))
+        context = [one for one in seen if own_row is None or one[0] // own_row == cell // own_row]
+        return model((cell, *(number for one in context for number in one)))
 
     return distribution
 
@@ -28,13 +28,13 @@ def bias_and_steps(distribution: RowDistribution, grid: Grid, loop: ReleasedRows
     """The total variation of whole images from the model's raster order, and the mean target passes, both exact."""
     runs = enumerate_outcomes(lambda chance: decode(distribution, 2, grid, loop, chance))
     images: dict[tuple[int, ...], float] = {}
-    for drawn, weight in runs.items():
-        images[drawn.tokens] = images.get(drawn.tokens, 0.0) + weight
+    for run, weight in runs.items():
+        images[run.tokens] = images.get(run.tokens, 0.0) + weight
     exact = dict.fromkeys(product(range(2), repeat=grid.cells), 1.0)
     for image in exact:
         for cell, token in enumerate(image):
             exact[image] *= float(distribution(tuple(enumerate(image[:cell])), cell)[token])
-    return total_variation(images, exact), sum(len(drawn.steps) * weight for drawn, weight in runs.items())
+    return total_variation(images, exact), sum(len(run.steps) * weight for run, weight in runs.items())
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_images_and_passes_are_the_authors(seed: int, grid: Grid, loop: Released
 
     The images and passes are those of the authors' code. The last three change with either slip corrected.
     """
-    drawn = decode(two_tokens(seed), 2, grid, loop, sampling(seed))
-    assert ("".join(map(str, drawn.tokens)), len(drawn.steps)) == (tokens, passes)
+    run = decode(two_tokens(seed), 2, grid, loop, sampling(seed))
+    assert ("".join(map(str, run.tokens)), len(run.steps)) == (tokens, passes)
     corrected = (ReleasedRows(loop.window, loop.lead, late, mask) for late, mask in ((False, True), (True, False)))
     if seed in (4, 26, 72):
-        assert all(decode(two_tokens(seed), 2, grid, one, sampling(seed)) != drawn for one in corrected)
+        assert all(decode(two_tokens(seed), 2, grid, one, sampling(seed)) != run for one in corrected)
 
 
 @pytest.mark.parametrize("seed", [8, 11])
@@ -98,9 +98,9 @@ def test_lower_rows_commit_at_most_a_window_less_one(window: int) -> None:
     def sure(seen: Seen, cell: int) -> FloatArray:
         return two_tokens(0)((), 0).round()
 
-    drawn = decode(sure, 2, Grid(3, 9), ReleasedRows(window, 5), sampling(3))
+    run = decode(sure, 2, Grid(3, 9), ReleasedRows(window, 5), sampling(3))
     counts = [0, 0, 0]
-    for step in drawn.steps:
+    for step in run.steps:
         above = [9, *counts[:-1]]
         top = step[0][0]
         for row, count in step:
@@ -109,5 +109,5 @@ def test_lower_rows_commit_at_most_a_window_less_one(window: int) -> None:
         for row, count in step:
             counts[row] += count
     assert counts == [9, 9, 9]
-    below = [count for step in drawn.steps for row, count in step if row != step[0][0]]
+    below = [count for step in run.steps for row, count in step if row != step[0][0]]
     assert max(below) == window - 1

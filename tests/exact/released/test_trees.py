@@ -46,10 +46,10 @@ def test_eagles_depth_is_ours_less_one_and_the_passes_are_as_many(
 ) -> None:
     """SafeAILab/EAGLE, `topK_genrate`: a pass below the root comes before the `depth` passes of its loop."""
     theirs, ours = counted(seed), counted(seed)
-    wanted = released_tree(theirs, 0, depth, top_k, total)
+    expected = released_tree(theirs, 0, depth, top_k, total)
     tree = Eagle2(depth + 1, top_k, total).grow(ours, 0, Budget(64, 64), sampling(0))
     paths = sorted(tuple(int(tree.tokens[at]) for at in tree.path_to(node)) for node in range(1, tree.size))
-    assert paths == wanted
+    assert paths == expected
     assert ours.passes == theirs.passes == depth + 1
 
 
