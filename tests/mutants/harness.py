@@ -92,8 +92,8 @@ def around(owner: str, method: str, wrong: Callable[..., Any]) -> Plant:
     def plant(module: ModuleType) -> None:
         right_class = getattr(module, owner)
         right = getattr(right_class, method)
-        own = {"__slots__": (), method: lambda *asked: wrong(right, *asked)}
-        setattr(module, owner, type(owner, (right_class,), own))
+        attributes = {"__slots__": (), method: lambda *args: wrong(right, *args)}
+        setattr(module, owner, type(owner, (right_class,), attributes))
 
     return plant
 
@@ -109,12 +109,12 @@ def instead(owner: str, name: str, value: Any) -> Plant:
     return plant
 
 
-def with_attributes(right: Any, known: Any, asked: tuple[Any, ...], **changed: Any) -> Any:
+def with_attributes(right: Any, instance: Any, args: tuple[Any, ...], **changed: Any) -> Any:
     """Call a right method while some attributes are others."""
-    before = {name: getattr(known, name) for name in changed}
+    before = {name: getattr(instance, name) for name in changed}
     for name, value in changed.items():
-        setattr(known, name, value)
-    found = right(known, *asked)
+        setattr(instance, name, value)
+    result = right(instance, *args)
     for name, value in before.items():
-        setattr(known, name, value)
-    return found
+        setattr(instance, name, value)
+    return result

@@ -26,9 +26,9 @@ def keep(draft: FloatArray, token: int) -> FloatArray:
 
 
 def take_out(draft: FloatArray, token: int) -> FloatArray:
-    left = draft.copy()
-    left[token] = 0.0
-    return left / left.sum() if left.any() else draft
+    rest = draft.copy()
+    rest[token] = 0.0
+    return rest / rest.sum() if rest.any() else draft
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class TokenWise:
         node = 0
         while below[node] and len(path) < self.deepest:
             distribution = probs[self.distribution_row(node, max(0, int(tree.parents[node])))]
-            kept, left = self._try(tree, node, below[node], distribution, chance)
-            if kept is None:
-                return Verdict(tuple(path), chance.draw(self.emit_row(left, distribution), At(Role.RESIDUAL, node)))
-            path.append(kept)
-            node = kept
+            child, residual = self._try(tree, node, below[node], distribution, chance)
+            if child is None:
+                return Verdict(tuple(path), chance.draw(self.emit_row(residual, distribution), At(Role.RESIDUAL, node)))
+            path.append(child)
+            node = child
         return Verdict(
             tuple(path), chance.draw(probs[self.bonus_row(node, max(0, int(tree.parents[node])))], At(Role.BONUS, node))
         )
@@ -67,15 +67,15 @@ class TokenWise:
     def _try(
         self, tree: DraftTree, node: int, children: list[int], distribution: FloatArray, chance: Chance
     ) -> tuple[int | None, FloatArray]:
-        left, draft = distribution, self.draft_of(tree, node)
+        residual, draft = distribution, self.draft_of(tree, node)
         for child in self.order(self.siblings(tree, children)):
             token = int(tree.tokens[child])
-            share = self.accept(float(left[token]), max(float(draft[token]), 1e-300))
+            share = self.accept(float(residual[token]), max(float(draft[token]), 1e-300))
             if chance.flip(share, At(Role.ACCEPT, self.flip_at(child, node))):
-                return child, left
-            left = self.residual(left, draft)
+                return child, residual
+            residual = self.residual(residual, draft)
             draft = self.after(draft, token)
-        return None, left
+        return None, residual
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ class Traversal:
             for child in below[node]:
                 token = int(tree.tokens[child])
                 draft = tree.draft_distribution(node)
-                found = visit(child, self.weigh(weight, float(distribution[token]), float(draft[token])))
-                if found is not None:
-                    return found
+                verdict = visit(child, self.weigh(weight, float(distribution[token]), float(draft[token])))
+                if verdict is not None:
+                    return verdict
                 mass = float(np.maximum(weight * distribution - draft, 0.0).sum())
                 weight, distribution = (
                     self.update_weight(mass, weight),

@@ -22,23 +22,23 @@ def expected_distribution(
 ) -> FloatArray:
     """The distribution [V] of the token after a node with these children, along the one branch in which each is
     rejected."""
-    distribution, reach, left, tried = np.zeros(target.size), 1.0, target.copy(), set[int]()
+    distribution, reach, residual, tried = np.zeros(target.size), 1.0, target.copy(), set[int]()
     for token in tokens:
         if drawn == "top_k":
             proposal = np.eye(target.size)[token]
         else:
             proposal = np.array([0.0 if code in tried else mass for code, mass in enumerate(draft)])
             proposal /= proposal.sum()
-        kept = reading.accept(left, proposal, token)
-        distribution[token] += reach * kept
-        reach *= 1.0 - kept
+        acceptance = reading.accept(residual, proposal, token)
+        distribution[token] += reach * acceptance
+        reach *= 1.0 - acceptance
         if reach <= 1e-12:
             return distribution
-        left = reading.rest(left, proposal, token)
-        left = left / left.sum()
+        residual = reading.rest(residual, proposal, token)
+        residual = residual / residual.sum()
         if drawn == "without_replacement":
             tried.add(token)
-    return distribution + reach * left
+    return distribution + reach * residual
 
 
 def nearest(codes: FloatArray, token: int, count: int) -> list[int]:
@@ -70,8 +70,8 @@ def lantern_reading(codes: FloatArray, k: int, residual: str, limit: Callable[[f
             distribution[codes_in] = 0.0
         elif residual == "released" and codes_in:
             (distribution if draft[token] == 1.0 else draft)[nearest(codes, token, k + 1)] = 0.0
-        left = np.maximum(distribution - draft, 0.0)
-        return left if left.any() else np.ones(distribution.size)
+        excess = np.maximum(distribution - draft, 0.0)
+        return excess if excess.any() else np.ones(distribution.size)
 
     return Reading(accept, rest)
 
@@ -104,11 +104,11 @@ def gsd_reading(codes: FloatArray, group: int, gap: float, distance: float, wind
         return min(1.0, float(distribution[members].sum()) / float(draft[members].sum()))
 
     def rest(distribution: FloatArray, draft: FloatArray, token: int) -> FloatArray:
-        taken = draft.copy()
+        removed = draft.copy()
         if residual == "standard":
-            taken = np.array([mass and mass * accept(distribution, draft, code) for code, mass in enumerate(draft)])
-        left = np.maximum(distribution - taken, 0.0)
-        return left if left.any() else distribution
+            removed = np.array([mass and mass * accept(distribution, draft, code) for code, mass in enumerate(draft)])
+        excess = np.maximum(distribution - removed, 0.0)
+        return excess if excess.any() else distribution
 
     return Reading(accept, rest)
 
@@ -124,8 +124,8 @@ def decided_distribution(rule: Any, tree: DraftTree, probs: FloatArray) -> Float
 def longest_path(tree: DraftTree, passes: Callable[[int, int], bool]) -> tuple[int, ...]:
     """The first of the longest paths whose every (parent, child) passes."""
     paths = [tree.path_to(node) for node in range(tree.size)]
-    kept = [path for path in paths if all(passes(int(tree.parents[node]), node) for node in path)]
-    return max(kept, key=len)
+    accepted_paths = [path for path in paths if all(passes(int(tree.parents[node]), node) for node in path)]
+    return max(accepted_paths, key=len)
 
 
 def boosted_verdict(

@@ -27,46 +27,47 @@ GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR = Grid(9, 5), 2.0, 0.6, 0.5, 4.0
 Told = tuple[int, int, bool]
 
 
-def chance(told: list[Told], place: int, level: int) -> float:
+def chance(history: list[Told], place: int, level: int) -> float:
     """Of the likeliest token, drafted at `level` for `place`, to be kept: from the whole history at once."""
     image = 0.5
     for one in range(level + 1):
-        here = [kept for _, at, kept in told if at == one]
+        here = [accepted for _, at, accepted in history if at == one]
         image = (LEVEL_PRIOR * image + sum(here)) / (LEVEL_PRIOR + len(here))
     tried, stood = PRIOR, PRIOR * image
-    for cell, _, kept in told:
+    for cell, _, accepted in history:
         rows, columns = place // GRID.width - cell // GRID.width, abs(place % GRID.width - cell % GRID.width)
         weight = DECAY ** (place - cell - 1) + ABOVE * (rows == 1 and columns <= 1)
-        tried, stood = tried + weight, stood + weight * kept
+        tried, stood = tried + weight, stood + weight * accepted
     return stood / tried
 
 
-def promised(known: Any, cell: int, levels: int) -> list[float]:
+def promised(estimator: Any, cell: int, levels: int) -> list[float]:
     """Drafted tokens that should be kept of chains of 1, 2, ... and `levels` levels: others are priced out."""
     return [
-        known.best_chain(cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, levels + 1)
+        estimator.best_chain(cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1
+        for one in range(1, levels + 1)
     ]
 
 
-def by_hand(told: list[Told], cell: int, levels: int) -> FloatArray:
-    return np.cumsum(np.cumprod([chance(told, cell + level, level) for level in range(levels)]))
+def by_hand(history: list[Told], cell: int, levels: int) -> FloatArray:
+    return np.cumsum(np.cumprod([chance(history, cell + level, level) for level in range(levels)]))
 
 
 def check_estimator(module: ModuleType) -> None:
     """Chains at every place of a made-up image, some cells of which were never tried."""
-    known, told, cell = module.AcceptanceEstimator(GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR), list[Told](), 1
+    estimator, history, cell = module.AcceptanceEstimator(GRID, PRIOR, DECAY, ABOVE, LEVEL_PRIOR), list[Told](), 1
     while cell < 36:
-        kept = [place % 5 != 0 for place in range(cell, cell + 1 + cell % 3)]
-        told += [(cell + level, level, one) for level, one in enumerate(kept)]
-        known.learn(cell, kept)
-        cell += len(kept)
+        accepted = [place % 5 != 0 for place in range(cell, cell + 1 + cell % 3)]
+        history += [(cell + level, level, one) for level, one in enumerate(accepted)]
+        estimator.learn(cell, accepted)
+        cell += len(accepted)
         for first in (cell, cell + 1):
-            np.testing.assert_allclose(promised(known, first, 5), by_hand(told, first, 5), rtol=1e-7)
+            np.testing.assert_allclose(promised(estimator, first, 5), by_hand(history, first, 5), rtol=1e-7)
             for ms in (CYCLE_MS.tolist(), [1.0, 2.0, 2.1, 2.2, 2.3], [1.0, 1.1, 1.3, 1.6, 2.0], [1.0] * 5):
-                rates = (1 + by_hand(told, first, 5)) / ms[:5]
-                found = known.best_chain(first, 5, SizeCosts.of(ms))
-                assert found.levels == 1 + int(np.argmax(rates))
-                assert found.rate == pytest.approx(rates.max())
+                rates = (1 + by_hand(history, first, 5)) / ms[:5]
+                chain = estimator.best_chain(first, 5, SizeCosts.of(ms))
+                assert chain.levels == 1 + int(np.argmax(rates))
+                assert chain.rate == pytest.approx(rates.max())
         cell += cell % 4 == 3 or cell % 11 == 5
 
 
@@ -91,7 +92,7 @@ def check_policy(module: ModuleType) -> None:
     for share in (1.0, 0.5, 0.0):
         policy.begin(GRID)
         assert promised(policy._acceptance, 1, 6) == fresh, "an image knows of the one before it"
-        told, cell, drafter = list[Told](), 1, ChainingDrafter(distributions)
+        history, cell, drafter = list[Told](), 1, ChainingDrafter(distributions)
         while cell < 33:
             drafter.held.clear()
             tree = policy.grow(drafter, 0, Budget(6, 64), sampling(0))
@@ -102,11 +103,11 @@ def check_policy(module: ModuleType) -> None:
             for level, token in enumerate([*tree.tokens[list(path)].tolist(), 8]):
                 levels = len({len(node) for node in drafter.held}) if drafter.held else tree.depth
                 if drafted and level < levels:
-                    told.append((cell + level, level, token == int(drafter.distribution(before).argmax())))
+                    history.append((cell + level, level, token == int(drafter.distribution(before).argmax())))
                 before = (*before, token)
             policy.observe(tree, Verdict(path, 8), cell)
             cell += len(path) + 1
-            np.testing.assert_allclose(promised(policy._acceptance, cell, 5), by_hand(told, cell, 5), rtol=1e-7)
+            np.testing.assert_allclose(promised(policy._acceptance, cell, 5), by_hand(history, cell, 5), rtol=1e-7)
         assert drafter.asked, "no chain was drafted"
 
 
@@ -146,7 +147,7 @@ def of_costs(wrong: Callable[..., Any]) -> Plant:
 
     def plant(module: ModuleType) -> None:
         right = module.drafting_costs
-        module.drafting_costs = lambda *asked: wrong(right(*asked))
+        module.drafting_costs = lambda *args: wrong(right(*args))
 
     return plant
 
@@ -159,86 +160,92 @@ def search(wrong: Callable[..., Any]) -> Plant:
     return around("AcceptanceEstimator", "best_chain", wrong)
 
 
-def left_never_fades(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
-    known._last = cell if accepted else known._last
-    right(known, cell, accepted)
+def left_never_fades(right: Any, estimator: Any, cell: int, accepted: list[bool]) -> None:
+    estimator._last = cell if accepted else estimator._last
+    right(estimator, cell, accepted)
 
 
-def left_never_fades_within(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
+def left_never_fades_within(right: Any, estimator: Any, cell: int, accepted: list[bool]) -> None:
     if not accepted:
         return
-    fade, decay = known._decay ** (cell - known._last), known._decay
-    known._left_tried, known._left_accepted, known._last = known._left_tried * fade, known._left_accepted * fade, cell
-    known._decay = 1.0
-    right(known, cell, accepted)
-    known._decay = decay
+    fade, decay = estimator._decay ** (cell - estimator._last), estimator._decay
+    estimator._left_tried, estimator._left_accepted, estimator._last = (
+        estimator._left_tried * fade,
+        estimator._left_accepted * fade,
+        cell,
+    )
+    estimator._decay = 1.0
+    right(estimator, cell, accepted)
+    estimator._decay = decay
 
 
-def gap_is_none(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
-    return with_attributes(right, known, (cell, longest, costs), _last=cell - 1)
+def gap_is_none(right: Any, estimator: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    return with_attributes(right, estimator, (cell, longest, costs), _last=cell - 1)
 
 
-def row_end_is_left(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
-    right(known, cell, accepted)
-    width = known._width
+def row_end_is_left(right: Any, estimator: Any, cell: int, accepted: list[bool]) -> None:
+    right(estimator, cell, accepted)
+    width = estimator._width
     for place in range(cell, cell + len(accepted)):
         if (place + 1) % width == 0:
             after = place + place // width + width + 2
-            known._above_tried[after] -= 1
-            known._above_tried[after + 1] += 1
+            estimator._above_tried[after] -= 1
+            estimator._above_tried[after + 1] += 1
 
 
-def above_is_two_rows_up(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
-    row, before = known._width + 1, (known._above_tried.copy(), known._above_accepted.copy())
-    right(known, cell, accepted)
-    for now, then in zip((known._above_tried, known._above_accepted), before, strict=True):
+def above_is_two_rows_up(right: Any, estimator: Any, cell: int, accepted: list[bool]) -> None:
+    row, before = estimator._width + 1, (estimator._above_tried.copy(), estimator._above_accepted.copy())
+    right(estimator, cell, accepted)
+    for now, then in zip((estimator._above_tried, estimator._above_accepted), before, strict=True):
         gained = [one - other for one, other in zip(now, then, strict=True)]
         now[:] = [one + more for one, more in zip(then, [0] * row + gained[:-row], strict=True)]
 
 
-def above_was_kept(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
-    return with_attributes(right, known, (cell, longest, costs), _above_accepted=known._above_tried)
+def above_was_kept(right: Any, estimator: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    return with_attributes(right, estimator, (cell, longest, costs), _above_accepted=estimator._above_tried)
 
 
-def levels_stand_alone(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
-    known._extend(longest)
-    prior, image, accepted = known._level_prior, 0.5, list[float]()
-    for stood, tried in zip(known._level_accepted, known._level_tried, strict=True):
+def levels_stand_alone(right: Any, estimator: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    estimator._extend(longest)
+    prior, image, accepted = estimator._level_prior, 0.5, list[float]()
+    for stood, tried in zip(estimator._level_accepted, estimator._level_tried, strict=True):
         accepted.append(stood + prior * (0.5 - image))
         image = (prior * 0.5 + stood) / (prior + tried)
-    return with_attributes(right, known, (cell, longest, costs), _level_accepted=accepted)
+    return with_attributes(right, estimator, (cell, longest, costs), _level_accepted=accepted)
 
 
-def all_levels_are_one(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
+def all_levels_are_one(right: Any, estimator: Any, cell: int, accepted: list[bool]) -> None:
     for level, one in enumerate(accepted):
-        right(known, cell + level, [one])
+        right(estimator, cell + level, [one])
 
 
-def chances(right: Any, known: Any, cell: int, longest: int) -> FloatArray:
+def chances(right: Any, estimator: Any, cell: int, longest: int) -> FloatArray:
     """Of the token at each level to be kept, with all before it."""
-    sole = [right(known, cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, longest + 1)]
+    sole = [
+        right(estimator, cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, longest + 1)
+    ]
     return np.diff(sole, prepend=0.0)
 
 
-def extra_is_forgotten(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
-    rates = np.cumsum(chances(right, known, cell, longest)) / costs.ms[:longest]
-    return right(known, cell, longest, costs)._replace(levels=1 + int(np.argmax(rates)), rate=float(rates.max()))
+def extra_is_forgotten(right: Any, estimator: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    rates = np.cumsum(chances(right, estimator, cell, longest)) / costs.ms[:longest]
+    return right(estimator, cell, longest, costs)._replace(levels=1 + int(np.argmax(rates)), rate=float(rates.max()))
 
 
-def kept_whatever_came_before(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
-    together = chances(right, known, cell, longest)
+def kept_whatever_came_before(right: Any, estimator: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    together = chances(right, estimator, cell, longest)
     alone = together / np.concatenate(([1.0], together[:-1]))
     rates = (1 + np.cumsum(alone)) / costs.ms[:longest]
-    return right(known, cell, longest, costs)._replace(levels=1 + int(np.argmax(rates)), rate=float(rates.max()))
+    return right(estimator, cell, longest, costs)._replace(levels=1 + int(np.argmax(rates)), rate=float(rates.max()))
 
 
-def a_level_short(right: Any, *asked: Any) -> Any:
-    found = right(*asked)
-    return found._replace(levels=found.levels - 1)
+def a_level_short(right: Any, *args: Any) -> Any:
+    chain = right(*args)
+    return chain._replace(levels=chain.levels - 1)
 
 
-def ends_too_early(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
-    return right(known, cell, longest, costs._replace(slopes=[2 * one for one in costs.slopes]))
+def ends_too_early(right: Any, estimator: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    return right(estimator, cell, longest, costs._replace(slopes=[2 * one for one in costs.slopes]))
 
 
 def slopes_of(slope: Callable[[list[float], int], float]) -> Plant:
@@ -275,13 +282,15 @@ def siblings_cost(right: Any, costs: Any, kind: str, tree: Any, ms: float, by: C
 
 
 def costs_as(kind: str, other: str) -> Plant:
-    return spent(lambda right, costs, told, *asked: right(costs, other if told == kind else told, *asked))
+    return spent(
+        lambda right, costs, draft_kind, *args: right(costs, other if draft_kind == kind else draft_kind, *args)
+    )
 
 
-def window_costs_a_chain(right: Any, costs: Any, kind: str, tree: Any, *asked: Any) -> float:
+def window_costs_a_chain(right: Any, costs: Any, kind: str, tree: Any, *args: Any) -> float:
     """A window that is longer than any chain costs what the longest does."""
     levels = min(tree.size - 1, len(costs.chain.ms))
-    return float(costs.chain.ms[levels - 1] if kind == "window" and levels else right(costs, kind, tree, *asked))
+    return float(costs.chain.ms[levels - 1] if kind == "window" and levels else right(costs, kind, tree, *args))
 
 
 class Overheard:
@@ -290,19 +299,19 @@ class Overheard:
     def __init__(self, inner: Any, passes: bool = True) -> None:
         self.inner, self.passes, self.heard = inner, passes, list[tuple[Any, ...]]()
 
-    def learn(self, *told: Any) -> Any:
-        self.heard.append(told)
-        return self.inner.learn(*told) if self.passes else None
+    def learn(self, *args: Any) -> Any:
+        self.heard.append(args)
+        return self.inner.learn(*args) if self.passes else None
 
 
-def any_sibling_is_likeliest(right: Any, trees: Any, *asked: Any) -> list[bool]:
+def any_sibling_is_likeliest(right: Any, trees: Any, *args: Any) -> list[bool]:
     overheard = Overheard(trees.calibration)
-    with_attributes(right, trees, asked, calibration=overheard)
-    return [found is not None for _, _, found in overheard.heard]
+    with_attributes(right, trees, args, calibration=overheard)
+    return [rank is not None for _, _, rank in overheard.heard]
 
 
-def teaches_nothing(right: Any, *asked: Any) -> list[bool]:
-    right(*asked)
+def teaches_nothing(right: Any, *args: Any) -> list[bool]:
+    right(*args)
     return []
 
 
@@ -323,20 +332,20 @@ def tried_whatever_came_before(right: Any, trees: Any, cell: int) -> tuple[float
     )
 
 
-def no_later_is_accepted(right: Any, trees: Any, *asked: Any) -> None:
+def no_later_is_accepted(right: Any, trees: Any, *args: Any) -> None:
     before = trees._accepted.copy()
-    right(trees, *asked)
+    right(trees, *args)
     trees._accepted[:] = before
 
 
-def first_learns(told: Callable[[int, list[bool], Verdict], tuple[int, list[bool]]]) -> Plant:
+def first_learns(change: Callable[[int, list[bool], Verdict], tuple[int, list[bool]]]) -> Plant:
     """Plant something else that is learned of the first sibling."""
 
     def wrong(right: Any, trees: Any, tree: Any, verdict: Verdict, cell: int) -> None:
         overheard = Overheard(trees.first, passes=False)
         with_attributes(right, trees, (tree, verdict, cell), first=overheard)
         for at, hits in overheard.heard:
-            trees.first.learn(*told(at, hits, verdict))
+            trees.first.learn(*change(at, hits, verdict))
 
     return around("DrawnTrees", "learn", wrong)
 
@@ -402,8 +411,8 @@ PLANTED: dict[str, tuple[str, Plant]] = {
         "prices",
         spent(lambda right, costs, kind, tree, ms: right(costs, kind, tree, 0)),
     ),
-    "drafting siblings costs nothing": ("prices", spent(lambda *asked: siblings_cost(*asked, lambda tree: 0))),
-    "siblings cost by the node": ("prices", spent(lambda *asked: siblings_cost(*asked, lambda tree: tree.size - 1))),
+    "drafting siblings costs nothing": ("prices", spent(lambda *args: siblings_cost(*args, lambda tree: 0))),
+    "siblings cost by the node": ("prices", spent(lambda *args: siblings_cost(*args, lambda tree: tree.size - 1))),
     "a window costs what a chain does": ("prices", spent(window_costs_a_chain)),
     "a chain costs what a window does": ("prices", costs_as("chain", "window")),
     "the budget is in milliseconds": (

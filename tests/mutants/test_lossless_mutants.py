@@ -42,11 +42,11 @@ class World(NamedTuple):
 
 def worlds() -> list[World]:
     """A few pairs of distributions that overlap in part: what one of them hides, another shows."""
-    made = []
+    cases = []
     for vocab_size, cells, seed in ((3, 4, 0), (2, 5, 2)):
         target = SyntheticTarget(RandomDistribution(vocab_size, seed), Grid(1, cells))
-        made.append(World(target, SyntheticDrafter(RandomDistribution(vocab_size, seed + 50))))
-    return made
+        cases.append(World(target, SyntheticDrafter(RandomDistribution(vocab_size, seed + 50))))
+    return cases
 
 
 def gap(planted: Planted) -> float:

@@ -23,17 +23,17 @@ def window_of(change: int) -> Plant:
     return around(
         "DeferredWindow",
         "forgives",
-        lambda right, known, *asked: right(dataclasses.replace(known, window=known.window + change), *asked),
+        lambda right, deferred, *args: right(dataclasses.replace(deferred, window=deferred.window + change), *args),
     )
 
 
-def at_the_next_place(right: Any, known: Any, node: int, tree: Any, row: Any, last: int, is_kept: Any) -> bool:
-    return bool(right(known, node, tree, row, last, lambda later: is_kept(min(last, later + 1))))
+def at_the_next_place(right: Any, deferred: Any, node: int, tree: Any, row: Any, last: int, is_kept: Any) -> bool:
+    return bool(right(deferred, node, tree, row, last, lambda later: is_kept(min(last, later + 1))))
 
 
-def whatever_the_target_says(right: Any, known: Any, node: int, tree: Any, row: Any, *asked: Any) -> bool:
+def whatever_the_target_says(right: Any, deferred: Any, node: int, tree: Any, row: Any, *args: Any) -> bool:
     lifted = np.where(np.arange(row.size) == tree.tokens[node], np.maximum(row, 1e-9), row)
-    return bool(right(known, node, tree, lifted, *asked))
+    return bool(right(deferred, node, tree, lifted, *args))
 
 
 def swapped(right: Any, mixed: Any, target: Any, draft: Any, token: int, place: int) -> Odds:
@@ -49,13 +49,13 @@ def redrawn(wrong: Callable[..., Any]) -> Plant:
 
     def plant(module: Any) -> None:
         right = module._redrawn
-        module._redrawn = lambda *asked: wrong(module, right, *asked)
+        module._redrawn = lambda *args: wrong(module, right, *args)
 
     return plant
 
 
-def under_its_old_score(module: Any, right: Any, draft: Any, new: Any, *asked: Any) -> Any:
-    again = right(draft, new, *asked)
+def under_its_old_score(module: Any, right: Any, draft: Any, new: Any, *args: Any) -> Any:
+    again = right(draft, new, *args)
     return again._replace(distribution=draft.distribution) if again.token == draft.token else again
 
 
@@ -66,8 +66,8 @@ def old_over_new(module: Any, right: Any, draft: Any, new: Any, cell: int, chanc
     return module._drawn(new, cell, chance, noise)
 
 
-def forgets_what_ranks_lower(right: Any, ranking: Any, *asked: Any) -> None:
-    right(ranking, *asked)
+def forgets_what_ranks_lower(right: Any, ranking: Any, *args: Any) -> None:
+    right(ranking, *args)
     ranking.below = 0.0
 
 
@@ -94,13 +94,13 @@ PLANTED: dict[str, tuple[str, Plant]] = {
         around(
             "MixedAcceptance",
             "odds",
-            lambda right, mixed, *asked: right(mixed._replace(weight=mixed.weight**2), *asked),
+            lambda right, mixed, *args: right(mixed._replace(weight=mixed.weight**2), *args),
         ),
     ),
     "fly: the rejection counts as one of its window": (FLY, window_of(-1)),
     "fly: a window too long": (FLY, window_of(1)),
     "fly: the window begins a draft late": (FLY, around("DeferredWindow", "forgives", at_the_next_place)),
-    "fly: nothing is forgiven": (FLY, around("DeferredWindow", "forgives", lambda *asked: False)),
+    "fly: nothing is forgiven": (FLY, around("DeferredWindow", "forgives", lambda *args: False)),
     "fly: a draft that the target rules out stays": (
         FLY,
         around("DeferredWindow", "forgives", whatever_the_target_says),
@@ -111,7 +111,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
     "sjd-sv: the last draft alone is judged": (SJD_SV, judged(lambda right, rule, likely, start, end: end)),
     "sjd-sv: the share is of what stays unjudged": (
         SJD_SV,
-        judged(lambda right, rule, *asked: right(dataclasses.replace(rule, share=max(1e-9, 1.0 - rule.share)), *asked)),
+        judged(lambda right, rule, *args: right(dataclasses.replace(rule, share=max(1e-9, 1.0 - rule.share)), *args)),
     ),
     "sjd-sv: a rejection draws from the target": (SJD_SV, replaced("excess", lambda target, draft: target)),
     "sjd++: a kept draft has its old score": (WINDOW, redrawn(under_its_old_score)),
@@ -122,7 +122,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
     ),
     "sjd++: every draft stays": (
         WINDOW,
-        redrawn(lambda module, right, draft, new, *asked: module.WindowDraft(draft.token, new)),
+        redrawn(lambda module, right, draft, new, *args: module.WindowDraft(draft.token, new)),
     ),
     "gbv: the best path counts as drawn from q": (
         GBV,
@@ -132,15 +132,15 @@ PLANTED: dict[str, tuple[str, Plant]] = {
         GBV,
         around("Ranking", "skewed", lambda right, ranking, draft, order: right(ranking, draft, order[::-1])),
     ),
-    "gbv: the prefix is forgotten": (GBV, around("Ranking", "follow", lambda *asked: None)),
+    "gbv: the prefix is forgotten": (GBV, around("Ranking", "follow", lambda *args: None)),
     "gbv: paths that rank lower are forgotten": (GBV, around("Ranking", "follow", forgets_what_ranks_lower)),
     "gbv: a path too many": (
         GBV,
-        around("Ranking", "skewed", lambda right, ranking, *asked: right(longer(ranking), *asked)),
+        around("Ranking", "skewed", lambda right, ranking, *args: right(longer(ranking), *args)),
     ),
     "gbv: q over p": (GBV, replaced("by_ratio", lambda target, draft: np.argsort(draft / target, kind="stable"))),
-    "hsd: always capped": (HSD, replaced("judge_chain", lambda *asked, capped: judge_chain(*asked, capped=True))),
-    "hsd: never capped": (HSD, replaced("judge_chain", lambda *asked, capped: judge_chain(*asked, capped=False))),
+    "hsd: always capped": (HSD, replaced("judge_chain", lambda *args, capped: judge_chain(*args, capped=True))),
+    "hsd: never capped": (HSD, replaced("judge_chain", lambda *args, capped: judge_chain(*args, capped=False))),
 }
 
 

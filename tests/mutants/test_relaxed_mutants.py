@@ -71,11 +71,11 @@ def check_lantern(module: ModuleType) -> None:
             continue
         codes = rows(6, seed)[2]
         for k, count in ((2, 1), (3, 3)):
-            made = {"neighbours": nearest_codes(codes, 5), "k": k, "residual": residual}
-            additive = lantern_reading(codes, k, residual, lambda own: 0.2371)
-            agree(module.Lantern(delta=0.2371, **made), additive, drawn, seed, count)
-            relative = lantern_reading(codes, k, residual, lambda own: 1.713 * own)
-            agree(module.LanternPP(factor=2.713, **made), relative, drawn, seed, count)
+            settings = {"neighbours": nearest_codes(codes, 5), "k": k, "residual": residual}
+            additive = lantern_reading(codes, k, residual, lambda p: 0.2371)
+            agree(module.Lantern(delta=0.2371, **settings), additive, drawn, seed, count)
+            relative = lantern_reading(codes, k, residual, lambda p: 1.713 * p)
+            agree(module.LanternPP(factor=2.713, **settings), relative, drawn, seed, count)
     with pytest.raises(ValueError, match="lantern_pp"):
         module.Lantern(nearest_codes(codes, 5), delta=1.5)
 
@@ -119,10 +119,10 @@ def check_greedy(module: ModuleType) -> None:
         near = nearest_codes(codes, 4)
         for k in (1, 3):
             rule = module.LanternGreedy(near, k, 0.2371)
-            assert rule(tree, distributions, None) == boosted_verdict(tree, distributions, codes, k, lambda own: 0.2371)
+            assert rule(tree, distributions, None) == boosted_verdict(tree, distributions, codes, k, lambda p: 0.2371)
             rule = module.LanternPPGreedy(near, k, 2.713)
             assert rule(tree, distributions, None) == boosted_verdict(
-                tree, distributions, codes, k, lambda own: 1.713 * own
+                tree, distributions, codes, k, lambda p: 1.713 * p
             )
 
 
@@ -131,8 +131,8 @@ def check_typical(module: ModuleType) -> None:
         tree, distributions, _ = bushes(seed)
 
         def passes(parent: int, node: int, distributions: np.ndarray = distributions, tree: DraftTree = tree) -> bool:
-            held = distributions[parent][distributions[parent] > 0]
-            least = min(0.31, 0.9 * float(np.exp((held * np.log(held)).sum())))
+            nonzero = distributions[parent][distributions[parent] > 0]
+            least = min(0.31, 0.9 * float(np.exp((nonzero * np.log(nonzero)).sum())))
             return bool(distributions[parent, tree.tokens[node]] > least)
 
         for choose in ("first", "likeliest"):
@@ -223,11 +223,11 @@ def check_jacobi(module: ModuleType) -> None:
     first, second = np.array([0.2, 0.5, 0.3]), np.array([0.5, 0.1, 0.4])
 
     def coupled(chance: Chance) -> tuple[int, int]:
-        held = chance.draw(first, At(Role.DRAFT, 1))
-        return held, module.maximal_coupling(held, first, second, chance, At(Role.DRAFT, 2))
+        token = chance.draw(first, At(Role.DRAFT, 1))
+        return token, module.maximal_coupling(token, first, second, chance, At(Role.DRAFT, 2))
 
     joint = enumerate_outcomes(coupled)
-    assert abs(sum(weight for (held, new), weight in joint.items() if held == new) - 0.6) < CLOSE
+    assert abs(sum(weight for (old, new), weight in joint.items() if old == new) - 0.6) < CLOSE
 
 
 def check_race(module: ModuleType) -> None:
@@ -290,8 +290,8 @@ def check_schedules(module: ModuleType) -> None:
         skipped, ready, last = 0, False, False
         for number, cycle in enumerate(done):
             alike = cycle.tree.size == 3 and cycle.tree.tokens[1] == cycle.tree.tokens[2]
-            wanted = ready and not last and cycle.tree.size > 1 and due(number, alike)
-            assert cycle.verified is not bool(wanted)
+            expected = ready and not last and cycle.tree.size > 1 and due(number, alike)
+            assert cycle.verified is not bool(expected)
             last = not cycle.verified
             skipped += last
             verified = [one for one in done[1 : number + 1] if one.verified]
@@ -337,10 +337,10 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
 def with_fields(**changed: Callable[[Any], Any]) -> Callable[..., Any]:
     """A wrong method: the right one of an owner whose fields are what these functions make of it."""
 
-    def wrong(right: Any, owner: Any, *asked: Any) -> Any:
+    def wrong(right: Any, owner: Any, *args: Any) -> Any:
         fields = {name: change(owner) for name, change in changed.items()}
         return right(
-            owner._replace(**fields) if isinstance(owner, tuple) else dataclasses.replace(owner, **fields), *asked
+            owner._replace(**fields) if isinstance(owner, tuple) else dataclasses.replace(owner, **fields), *args
         )
 
     return wrong
@@ -359,13 +359,13 @@ def skipping(method: str, wrong: Callable[..., Any]) -> tuple[str, Plant]:
 
 
 def whole_pool_weighs(right: Any, distribution: Any, near: Any, limit: float) -> Any:
-    found = right(distribution, near, limit)
-    return found._replace(mass=float(distribution[near].sum())) if found.codes else found
+    pool = right(distribution, near, limit)
+    return pool._replace(mass=float(distribution[near].sum())) if pool.codes else pool
 
 
-def pool_without_its_code(right: Any, pooled: Any, left: Any, token: int, total: float) -> Any:
-    found = right(pooled, left, token, total)
-    return found._replace(mass=found.mass - float(left[token]))
+def pool_without_its_code(right: Any, pooled: Any, residual: Any, token: int, total: float) -> Any:
+    pool = right(pooled, residual, token, total)
+    return pool._replace(mass=pool.mass - float(residual[token]))
 
 
 def code_in_its_own_pool(pooled: Any) -> np.ndarray:
@@ -374,31 +374,31 @@ def code_in_its_own_pool(pooled: Any) -> np.ndarray:
 
 def target_of_points(module: ModuleType) -> list[np.ndarray]:
     """The distribution that `Pooling.try_points` was given, while it runs."""
-    given = list[np.ndarray]()
+    targets = list[np.ndarray]()
 
     def try_points(right: Any, pooled: Any, tree: Any, node: int, children: Any, distribution: Any, chance: Any) -> Any:
-        given.append(distribution)
+        targets.append(distribution)
         tried = right(pooled, tree, node, children, distribution, chance)
-        given.clear()
+        targets.clear()
         return tried
 
     around("Pooling", "try_points", try_points)(module)
-    return given
+    return targets
 
 
 def before_rejections(module: ModuleType) -> None:
-    given = target_of_points(module)
-    wrapped("pool", lambda right, left, *asked: right(given[-1] if given else left, *asked))(module)
+    targets = target_of_points(module)
+    wrapped("pool", lambda right, distribution, *args: right(targets[-1] if targets else distribution, *args))(module)
 
 
 def fallback_is_the_target(module: ModuleType) -> None:
-    def take_out(right: Any, pooled: Any, left: Any, *asked: Any) -> float:
-        gone = right(pooled, left, *asked)
-        if pooled.residual == "released" and not left.any():
-            left[:] = given[-1]
+    def take_out(right: Any, pooled: Any, residual: Any, *args: Any) -> float:
+        gone = right(pooled, residual, *args)
+        if pooled.residual == "released" and not residual.any():
+            residual[:] = targets[-1]
         return float(gone)
 
-    given = target_of_points(module)
+    targets = target_of_points(module)
     around("Pooling", "take_out", take_out)(module)
 
 
@@ -409,40 +409,40 @@ def flips_out_of_one(
     return right(pooled, tree, node, children, distribution, unscaled)
 
 
-def only_the_token_goes(right: Any, pooled: Any, left: Any, token: int, kept: Any) -> float:
-    own = float(left[token])
-    right(pooled, left, token, kept)
-    return own
+def only_the_token_goes(right: Any, pooled: Any, residual: Any, token: int, pooled_mass: Any) -> float:
+    token_mass = float(residual[token])
+    right(pooled, residual, token, pooled_mass)
+    return token_mass
 
 
-def token_stays(right: Any, pooled: Any, left: Any, token: int, kept: Any) -> float:
-    own = float(left[token])
-    gone = right(pooled, left, token, kept)
-    left[token] = own
+def token_stays(right: Any, pooled: Any, residual: Any, token: int, pooled_mass: Any) -> float:
+    token_mass = float(residual[token])
+    gone = right(pooled, residual, token, pooled_mass)
+    residual[token] = token_mass
     return float(gone)
 
 
-def all_k_go(right: Any, pooled: Any, *asked: Any) -> Any:
-    return right(pooled, *asked[:-1], asked[-1]._replace(codes=pooled.k))
+def all_k_go(right: Any, pooled: Any, *args: Any) -> Any:
+    return right(pooled, *args[:-1], args[-1]._replace(codes=pooled.k))
 
 
 def standard_as_paper(pooled: Any) -> str:
     return "paper" if pooled.residual == "standard" else str(pooled.residual)
 
 
-def released_from_the_target(right: Any, pooled: Any, left: Any, drafted: Any, token: int, kept: Any) -> Any:
-    if pooled.residual != "released" or not kept.codes:
-        return right(pooled, left, drafted, token, kept)
-    left[pooled.neighbours[token, : pooled.k + 1]] = 0.0
-    return np.maximum(left - drafted, 0.0)
+def released_from_the_target(right: Any, pooled: Any, residual: Any, drafted: Any, token: int, pooled_mass: Any) -> Any:
+    if pooled.residual != "released" or not pooled_mass.codes:
+        return right(pooled, residual, drafted, token, pooled_mass)
+    residual[pooled.neighbours[token, : pooled.k + 1]] = 0.0
+    return np.maximum(residual - drafted, 0.0)
 
 
-def standard_takes_nothing(right: Any, pooled: Any, left: Any, *asked: Any) -> Any:
-    return left if pooled.residual == "standard" else right(pooled, left, *asked)
+def standard_takes_nothing(right: Any, pooled: Any, residual: Any, *args: Any) -> Any:
+    return residual if pooled.residual == "standard" else right(pooled, residual, *args)
 
 
-def extra_from_the_root(right: Any, tree: Any, probs: Any, *asked: Any) -> Verdict:
-    return Verdict(right(tree, probs, *asked).path, int(probs[0].argmax()))
+def extra_from_the_root(right: Any, tree: Any, probs: Any, *args: Any) -> Verdict:
+    return Verdict(right(tree, probs, *args).path, int(probs[0].argmax()))
 
 
 def bonus_from_the_root(right: Any, rule: Any, tree: Any, probs: Any, chance: Any) -> Any:
@@ -506,25 +506,25 @@ class Around:
         return getattr(self.other, name)
 
 
-def rows_from_the_first(right: Any, cycles: Any, *asked: Any) -> Any:
+def rows_from_the_first(right: Any, cycles: Any, *args: Any) -> Any:
     def score(tree: Any) -> Any:
         scored = target.score(tree)
         return scored._replace(probs=np.roll(scored.probs, len(cycles.pending), axis=0))
 
     target = cycles.target
-    return with_attributes(right, cycles, asked, target=Around(target, score=score))
+    return with_attributes(right, cycles, args, target=Around(target, score=score))
 
 
-def last_pending_is_lost(right: Any, cycles: Any, *asked: Any) -> Any:
+def last_pending_is_lost(right: Any, cycles: Any, *args: Any) -> Any:
     def commit(tree: Any, whole: Any) -> None:
         target.commit(tree, whole._replace(path=tuple(node for node in whole.path if node != count)))
 
     target, count = cycles.target, len(cycles.pending)
-    return with_attributes(right, cycles, asked, target=Around(target, commit=commit))
+    return with_attributes(right, cycles, args, target=Around(target, commit=commit))
 
 
-def root_is_not_pending(right: Any, cycles: Any, *asked: Any) -> Any:
-    verdict = right(cycles, *asked)
+def root_is_not_pending(right: Any, cycles: Any, *args: Any) -> Any:
+    verdict = right(cycles, *args)
     cycles.pending = cycles.pending[1:]
     return verdict
 
@@ -546,12 +546,12 @@ def two_in_a_row(right: Any, cycles: Any, tree: Any, number: int, chance: Any) -
     return right(cycles, tree, number, chance)
 
 
-def unlike_instead(right: Any, cycles: Any, *asked: Any) -> bool:
-    return bool(right(cycles, *asked)) is (cycles.skipping.schedule == "uniform")
+def unlike_instead(right: Any, cycles: Any, *args: Any) -> bool:
+    return bool(right(cycles, *args)) is (cycles.skipping.schedule == "uniform")
 
 
-def over_all_pairs(right: Any, tree: Any, *asked: Any) -> float:
-    return float(right(tree, *asked)) * (1.0 - 1.0 / len(tree.leaves))
+def over_all_pairs(right: Any, tree: Any, *args: Any) -> float:
+    return float(right(tree, *args)) * (1.0 - 1.0 / len(tree.leaves))
 
 
 def unit_levels(codes: Any) -> Any:
@@ -571,7 +571,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
     "lantern: a code in its own pool": pooling("pooled", with_fields(neighbours=code_in_its_own_pool)),
     "lantern: the pool without its code": pooling("pooled", pool_without_its_code),
     "lantern: the limit of a whole distribution": pooling(
-        "pooled", lambda right, pooled, left, token, total: right(pooled, left, token, 1.0)
+        "pooled", lambda right, pooled, residual, token, total: right(pooled, residual, token, 1.0)
     ),
     "lantern: what is left is not renormalised for the flip": pooling("try_points", flips_out_of_one),
     "lantern: a rejected pool counts as left": pooling("take_out", only_the_token_goes),
@@ -649,7 +649,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
         instead("TypicalAcceptance", "threshold", lambda rule, row: rule.epsilon),
     ),
     "typical: the entropy has the wrong sign": (TYPICAL, wrapped("entropy", lambda right, row: -right(row))),
-    "typical: the unlikeliest path": (TYPICAL, wrapped("log_likelihood", lambda right, *asked: -right(*asked))),
+    "typical: the unlikeliest path": (TYPICAL, wrapped("log_likelihood", lambda right, *args: -right(*args))),
     "typical: the bonus is the root's": (TYPICAL, around("TypicalAcceptance", "__call__", bonus_from_the_root)),
     "mulo: the pool without its code": (
         MULO,
@@ -675,7 +675,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
     ),
     "neighbours: in the order of their index": (
         NEAR,
-        wrapped("nearest_codes", lambda right, *asked: np.sort(right(*asked), axis=1)),
+        wrapped("nearest_codes", lambda right, *args: np.sort(right(*args), axis=1)),
     ),
     "neighbours: by distances that products round": (NEAR, wrapped("nearest_codes", by_rounded_products)),
     "neighbours: too many are not refused": (
@@ -684,7 +684,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
     ),
     "neighbours: a code may be listed as its own": (NEAR, replaced("check_neighbours", lambda table, what: None)),
     "jacobi: a draft drawn anew has its old distribution": (WINDOW, wrapped("_redrawn", keeps_its_old_distribution)),
-    "jacobi: coupling keeps every draft": (WINDOW, replaced("maximal_coupling", lambda held, *asked: held)),
+    "jacobi: coupling keeps every draft": (WINDOW, replaced("maximal_coupling", lambda token, *args: token)),
     "jacobi: where coupling fails, a draw from the target": (WINDOW, replaced("excess", lambda target, draft: target)),
     "race: others run from the start": (
         NOISE,
@@ -727,7 +727,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
         SIMILARITY,
         wrapped(
             "path_similarity",
-            lambda right, tree, *asked: right(Around(tree, leaves=list(range(1, tree.size))), *asked),
+            lambda right, tree, *args: right(Around(tree, leaves=list(range(1, tree.size))), *args),
         ),
     ),
 }

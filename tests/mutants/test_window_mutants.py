@@ -55,19 +55,19 @@ def check_refill(module: ModuleType) -> None:
     grid = Grid(3, 4)
     for refill in ("left", "above"):
         window, tokens = JacobiWindow(3, "maximal", refill), list[int]()
-        held: list[int] = []
+        old_drafts: list[int] = []
         for cycle in module.jacobi_cycles(
             SyntheticTarget(RandomDistribution(9), grid), RULE, sampling(2), window, None
         ):
             drafts = cycle.tree.tokens[1:].tolist()
-            known = tokens + drafts
-            assert len(known) < grid.cells
-            for cell in range(len(tokens) + len(held), len(known)):
+            sequence = tokens + drafts
+            assert len(sequence) < grid.cells
+            for cell in range(len(tokens) + len(old_drafts), len(sequence)):
                 row, column = divmod(cell, grid.width)
                 above = row > 0 and (refill == "above" or column == 0)
-                assert known[cell] == known[cell - grid.width if above else cell - 1]
+                assert sequence[cell] == sequence[cell - grid.width if above else cell - 1]
             tokens.extend(emitted(cycle.tree, cycle.verdict))
-            held = drafts[len(cycle.verdict.path) + 1 :]
+            old_drafts = drafts[len(cycle.verdict.path) + 1 :]
 
 
 def check_window(module: ModuleType) -> None:
@@ -124,30 +124,30 @@ def races_by_the_last(
 
 
 def judged_by_the_pass_before_last(
-    right: Any, draft: Any, new: Any, cell: int, chance: Any, window: Any, *asked: Any
+    right: Any, draft: Any, new: Any, cell: int, chance: Any, window: Any, *args: Any
 ) -> Any:
-    again = right(draft, new, cell, chance, window, *asked)
+    again = right(draft, new, cell, chance, window, *args)
     return again._replace(distribution=draft.distribution) if window.coupling == "maximal" else again
 
 
-def begins_where_the_path_ended(right: Any, held: Any, *asked: Any) -> None:
-    held._drafts = [held._drafts[0], *held._drafts[:-1]]
-    right(held, *asked)
+def begins_where_the_path_ended(right: Any, window: Any, *args: Any) -> None:
+    window._drafts = [window._drafts[0], *window._drafts[:-1]]
+    right(window, *args)
 
 
-def without_last_row(right: Any, held: Any, *asked: Any) -> None:
-    with_attributes(right, held, asked, window=dataclasses.replace(held.window, last_row=False))
+def without_last_row(right: Any, window: Any, *args: Any) -> None:
+    with_attributes(right, window, args, window=dataclasses.replace(window.window, last_row=False))
 
 
-def without_the_rejected(right: Any, held: Any, tree: Any, verdict: Any, *asked: Any) -> None:
-    plays = without_last_row if len(verdict.path) + 1 == tree.depth else lambda right, *asked: right(*asked)
-    plays(right, held, tree, verdict, *asked)
+def without_the_rejected(right: Any, window: Any, tree: Any, verdict: Any, *args: Any) -> None:
+    plays = without_last_row if len(verdict.path) + 1 == tree.depth else lambda right, *args: right(*args)
+    plays(right, window, tree, verdict, *args)
 
 
-def from_the_row_before(right: Any, held: Any, tree: Any, verdict: Any, probs: Any, chance: Any) -> None:
+def from_the_row_before(right: Any, window: Any, tree: Any, verdict: Any, probs: Any, chance: Any) -> None:
     rows = probs.copy()
     rows[tree.depth] = rows[tree.depth - 1]
-    right(held, tree, verdict, rows, chance)
+    right(window, tree, verdict, rows, chance)
 
 
 def behind(tree: Any, verdict: Any) -> int:
@@ -155,21 +155,21 @@ def behind(tree: Any, verdict: Any) -> int:
     return max(len(verdict.path) + 1, int(tree.depth))
 
 
-def behind_is_lost(right: Any, held: Any, tree: Any, verdict: Any, *asked: Any) -> None:
-    held._drafts = held._drafts[: behind(tree, verdict)]
-    right(held, tree, verdict, *asked)
+def behind_is_lost(right: Any, window: Any, tree: Any, verdict: Any, *args: Any) -> None:
+    window._drafts = window._drafts[: behind(tree, verdict)]
+    right(window, tree, verdict, *args)
 
 
-def behind_moves_on(right: Any, held: Any, tree: Any, verdict: Any, *asked: Any) -> None:
+def behind_moves_on(right: Any, window: Any, tree: Any, verdict: Any, *args: Any) -> None:
     place = behind(tree, verdict)
-    del held._drafts[place : place + 1]
-    right(held, tree, verdict, *asked)
+    del window._drafts[place : place + 1]
+    right(window, tree, verdict, *args)
 
 
-def what_was_decided_stays(right: Any, held: Any, tree: Any, verdict: Any, *asked: Any) -> None:
-    if len(verdict.path) == tree.depth < len(held._drafts):
-        held._drafts.insert(tree.depth, held._drafts[tree.depth])
-    right(held, tree, verdict, *asked)
+def what_was_decided_stays(right: Any, window: Any, tree: Any, verdict: Any, *args: Any) -> None:
+    if len(verdict.path) == tree.depth < len(window._drafts):
+        window._drafts.insert(tree.depth, window._drafts[tree.depth])
+    right(window, tree, verdict, *args)
 
 
 def held(method: str, wrong: Callable[..., Any]) -> Plant:
@@ -187,7 +187,7 @@ WINDOW_MUTANTS: dict[str, tuple[str, Plant]] = {
     "the coupling's noise is the first cycle's": (
         "exact",
         wrapped(
-            "_redrawn", lambda right, draft, new, cell, chance, *asked: right(draft, new, cell, chance.cycle(0), *asked)
+            "_redrawn", lambda right, draft, new, cell, chance, *args: right(draft, new, cell, chance.cycle(0), *args)
         ),
     ),
     "all cells race by one noise": ("exact", wrapped("_drawn", reads_all_zero)),
@@ -201,7 +201,7 @@ WINDOW_MUTANTS: dict[str, tuple[str, Plant]] = {
     ),
     "the tail's distributions are the parents'": (
         "redrawn",
-        wrapped("tail_nodes", lambda right, tree, *asked: tree.parents[right(tree, *asked)].tolist()),
+        wrapped("tail_nodes", lambda right, tree, *args: tree.parents[right(tree, *args)].tolist()),
     ),
     "the tail begins where the path ended": ("exact", held("redraft", begins_where_the_path_ended)),
     "a copy counts as a uniform draw": ("exact", COPY_IS_UNIFORM),
@@ -246,7 +246,7 @@ WINDOW_MUTANTS: dict[str, tuple[str, Plant]] = {
 }
 
 
-def ruled(right: Any, cycles: Any, *asked: Any) -> Any:
+def ruled(right: Any, cycles: Any, *args: Any) -> Any:
     """The decision of a cycle whose rule keeps the draft that it rejected."""
 
     def lenient(tree: Any, probs: Any, chance: Any) -> Any:
@@ -255,42 +255,46 @@ def ruled(right: Any, cycles: Any, *asked: Any) -> Any:
         more = tree.depth > len(verdict.path)
         return verdict._replace(path=(*verdict.path, *below[:1])) if more else verdict
 
-    return right(dataclasses.replace(cycles, window_rule=lenient), *asked)
+    return right(dataclasses.replace(cycles, window_rule=lenient), *args)
 
 
 LOOP_MUTANTS: dict[str, tuple[str, Plant]] = {
     "what was drafted is kept though it was rejected": ("exact", around("WindowedCycles", "decide", ruled)),
     "a pass over another tree leaves the window as it was": (
         "kept",
-        held("pass_over", lambda right, window, *asked: window._decide(*asked)),
+        held("pass_over", lambda right, window, *args: window._decide(*args)),
     ),
     "the window is taken for one of the drafter's trees": (
         "mixed",
         around(
             "WindowedCycles",
             "decide",
-            lambda right, cycles, *asked: right(dataclasses.replace(cycles, window_rule=cycles.rule), *asked),
+            lambda right, cycles, *args: right(dataclasses.replace(cycles, window_rule=cycles.rule), *args),
         ),
     ),
 }
 
 
-def too_heavy(right: Any, table: Any, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
-    asked = (known, stale_left, distribution)
-    mixed, alone = right(table, *asked), with_attributes(right, table, asked, weight=0.0)
+def too_heavy(right: Any, table: Any, tokens: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
+    args = (tokens, stale_left, distribution)
+    mixed, alone = right(table, *args), with_attributes(right, table, args, weight=0.0)
     return mixed if mixed is alone else mixed + 2.0 * table.weight * distribution
 
 
-def behind_any_token(right: Any, table: Any, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
-    passes = {cell: {known[-1]: said[stale_left]} for cell, said in table._passes.items() if stale_left in said}
-    return with_attributes(right, table, (known, stale_left, distribution), _passes=passes)
+def behind_any_token(
+    right: Any, table: Any, tokens: list[int], stale_left: int, distribution: FloatArray
+) -> FloatArray:
+    passes = {
+        cell: {tokens[-1]: by_left[stale_left]} for cell, by_left in table._passes.items() if stale_left in by_left
+    }
+    return with_attributes(right, table, (tokens, stale_left, distribution), _passes=passes)
 
 
-def above_and_left(right: Any, table: Any, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
-    above = len(known) - table.grid.width
-    said = table._beside.get((known[-1], known[above - 1]))
-    beside = {} if said is None else {(known[-1], known[above]): said}
-    return with_attributes(right, table, (known, stale_left, distribution), _beside=beside)
+def above_and_left(right: Any, table: Any, tokens: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
+    above = len(tokens) - table.grid.width
+    entry = table._beside.get((tokens[-1], tokens[above - 1]))
+    beside = {} if entry is None else {(tokens[-1], tokens[above]): entry}
+    return with_attributes(right, table, (tokens, stale_left, distribution), _beside=beside)
 
 
 LOOKUP_MUTANTS: dict[str, Plant] = {
@@ -301,28 +305,28 @@ LOOKUP_MUTANTS: dict[str, Plant] = {
         "LookupTable", "see", lambda right, table, cell, left, distribution: right(table, cell, 0, distribution)
     ),
     "a guess by the token above alone": around(
-        "LookupTable", "guess", lambda right, table, known: with_attributes(right, table, (known,), _left={})
+        "LookupTable", "guess", lambda right, table, tokens: with_attributes(right, table, (tokens,), _left={})
     ),
 }
 
 
 def check_lookup(lookup: ModuleType) -> None:
     """What is found is what was said beside the same tokens, and drafts are distributions."""
-    said = [np.eye(4)[token] for token in range(4)]
+    distributions = [np.eye(4)[token] for token in range(4)]
     table = lookup.LookupTable(Grid(2, 3), use_passes=True, weight=0.75)
     tokens: list[int] = []
-    for token, distribution in zip((1, 2, 3, 2), said, strict=True):
+    for token, distribution in zip((1, 2, 3, 2), distributions, strict=True):
         tokens.append(token)
         table.decide(tokens, distribution)
-    assert table.redraft(tokens, 2, said[0]) is said[0]
-    assert table.redraft(tokens, 0, said[0]) is said[0]  # nothing was decided between 2 and 2
-    assert table.guess(tokens) is said[2]
+    assert table.redraft(tokens, 2, distributions[0]) is distributions[0]
+    assert table.redraft(tokens, 0, distributions[0]) is distributions[0]  # nothing was decided between 2 and 2
+    assert table.guess(tokens) is distributions[2]
     assert table.guess([*tokens, 0]) is None
-    table.see(4, 2, said[1])
-    assert table.redraft(tokens, 0, said[0]) is said[1]
-    table.decide([*tokens, 0], said[1])  # cell 4: 2 on the left, 2 above
-    assert table.redraft([9, 2, 9, 2], 0, said[3]).tolist() == [0.0, 0.75, 0.0, 0.25]
-    assert table.guess([9, 2, 9, 2]) is said[1]
+    table.see(4, 2, distributions[1])
+    assert table.redraft(tokens, 0, distributions[0]) is distributions[1]
+    table.decide([*tokens, 0], distributions[1])  # cell 4: 2 on the left, 2 above
+    assert table.redraft([9, 2, 9, 2], 0, distributions[3]).tolist() == [0.0, 0.75, 0.0, 0.25]
+    assert table.guess([9, 2, 9, 2]) is distributions[1]
 
 
 def with_replacement(draft: Any, candidates: int, address: int, chance: Any) -> list[int]:
@@ -331,33 +335,33 @@ def with_replacement(draft: Any, candidates: int, address: int, chance: Any) -> 
 
 
 def likeliest(right: Any, draft: Any, candidates: int, address: int, chance: Any) -> Any:
-    return right(draft, candidates, address, SimpleNamespace(draw=lambda left, at: int(left.argmax())))
+    return right(draft, candidates, address, SimpleNamespace(draw=lambda weights, at: int(weights.argmax())))
 
 
-def in_reverse(right: Any, root: int, drafts: Any, *asked: Any) -> Any:
+def in_reverse(right: Any, root: int, drafts: Any, *args: Any) -> Any:
     tokens = [draft.token for draft in drafts[::-1]]
-    tree = right(root, drafts, *asked)
+    tree = right(root, drafts, *args)
     return dataclasses.replace(tree, tokens=np.concatenate([[root], tokens, tree.tokens[1 + len(drafts) :]]))
 
 
-def judged_by_the_next_cell(right: Any, root: int, drafts: Any, *asked: Any) -> Any:
-    tree = right(root, drafts, *asked)
+def judged_by_the_next_cell(right: Any, root: int, drafts: Any, *args: Any) -> Any:
+    tree = right(root, drafts, *args)
     rows = np.where(tree.draft_rows < 0, -1, np.minimum(tree.draft_rows + 1, len(drafts) - 1))
     return dataclasses.replace(tree, draft_rows=rows)
 
 
 def candidates_of_the_next_cell(module: Any) -> None:
-    def tree(right: Any, root: int, drafts: Any, *asked: Any) -> Any:
+    def tree(right: Any, root: int, drafts: Any, *args: Any) -> Any:
         following.update({id(draft): after for draft, after in zip(drafts, [*drafts[1:], drafts[-1]], strict=True)})
-        return right(root, drafts, *asked)
+        return right(root, drafts, *args)
 
     following = dict[int, Any]()
     wrapped("window_tree", tree)(module)
-    wrapped("_proposals", lambda right, draft, *asked: right(following[id(draft)], *asked))(module)
+    wrapped("_proposals", lambda right, draft, *args: right(following[id(draft)], *args))(module)
 
 
-def follows_the_last(right: Any, tree: Any, *asked: Any) -> Any:
-    return right(SimpleNamespace(children=lambda: [below[::-1] for below in tree.children()]), *asked)
+def follows_the_last(right: Any, tree: Any, *args: Any) -> Any:
+    return right(SimpleNamespace(children=lambda: [below[::-1] for below in tree.children()]), *args)
 
 
 def one_node_too_high(right: Any, tree: Any, path: Any, length: int) -> list[int]:
@@ -390,10 +394,10 @@ def with_tree(tree: ModuleType) -> ModuleType:
 def check_tree(tree: ModuleType) -> None:
     check_exact(with_tree(tree))
     drafts = [tree.WindowDraft(token, np.full(6, 1 / 6)) for token in (3, 1, 4, 0)]
-    made = tree.window_tree(5, drafts, 2, 2, "without_replacement", 0, sampling(0))
-    for node in range(made.size):
-        nodes = tree.tail_nodes(made, made.path_to(node), 4)
-        assert made.tokens[nodes].tolist() == [3, 1, 4, 0][made.depths()[node] : 3]
+    draft_tree = tree.window_tree(5, drafts, 2, 2, "without_replacement", 0, sampling(0))
+    for node in range(draft_tree.size):
+        nodes = tree.tail_nodes(draft_tree, draft_tree.path_to(node), 4)
+        assert draft_tree.tokens[nodes].tolist() == [3, 1, 4, 0][draft_tree.depths()[node] : 3]
 
 
 @pytest.mark.parametrize("name", CHECKS)
