@@ -18,12 +18,12 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    emit_json,
     figure,
     interval,
     note,
     progress,
     show,
-    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
     speed = answer.speedup(prices)
     rows, changes = list(_rows(advice)), list(_changes(advice))
     wins = speed.mean > 1.0
-    if told_as_json(json_file, {"machine": machine, "speeds_up": wins, "candidates": rows, "changes": changes}):
+    if emit_json(json_file, {"machine": machine, "speeds_up": wins, "candidates": rows, "changes": changes}):
         return
     columns = (
         Column("method", prose=True),

@@ -10,7 +10,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.cli.errors import bad_input
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import read_names, settings_by_method
-from underpaint.cli.terminal import Column, Format, ResultTable, check_json, figure, show, told_as_json
+from underpaint.cli.terminal import Column, Format, ResultTable, check_json, emit_json, figure, show
 
 DEFAULT_GRID = "2x2"
 DEFAULT_METHODS = "speculative,eagle2"
@@ -63,7 +63,7 @@ def certify_live(
         "rounding": ROUNDING,
         "rows": table_rows,
     }
-    if not told_as_json(json_file, {"command": typed_command(), "machine": describe_machine(), **values}):
+    if not emit_json(json_file, {"command": typed_command(), "machine": describe_machine(), **values}):
         columns = (
             *(Column("method"), Column("verdict"), figure("bias", "total variation", ".1e")),
             *(figure("pictures", "pictures", ",d"), figure("runs", "courses", ",d")),

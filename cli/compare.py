@@ -31,10 +31,10 @@ from underpaint.cli.terminal import (
     Format,
     FormatOption,
     check_json,
+    emit_json,
     note,
     note_files,
     progress,
-    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _report(
     gallery = out / GALLERY
     if report.gallery:
         write_gallery(gallery, report.rows, report.gallery, captions, f"One row per method: {title}")
-    if told_as_json(figures, plain):
+    if emit_json(figures, plain):
         return
     title = title if on_device is None else f"{title}, {on_device.describe()}"
     print_rows(report.rows, judge, title, curve, form, on_device=on_device is not None)

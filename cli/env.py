@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, Final
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.terminal import Column, Format, FormatOption, JsonFile, ResultTable, check_json, show, told_as_json
+from underpaint.cli.terminal import Column, Format, FormatOption, JsonFile, ResultTable, check_json, emit_json, show
 from underpaint.runtime.evaluation.machine import package_version
 
 _ENGINES: Final = ("onnxruntime", "onnxruntime-gpu", "torch", "triton", "tensorrt", "tensorrt-rtx-cu13")
@@ -19,7 +19,7 @@ def env(form: FormatOption = Format.table, json_file: JsonFile = None) -> None:
     with bad_input():
         check_json(json_file)
     described = describe_environment()
-    if told_as_json(json_file, described):
+    if emit_json(json_file, described):
         return
     rows = [{"name": name, "value": value} for name, value in _flat(described)]
     show([ResultTable("environment", [Column("name"), Column("value", prose=True)], rows)], form)

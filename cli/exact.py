@@ -12,9 +12,9 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    emit_json,
     figure,
     show,
-    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def exact(
             report = exact_report(rule, model, policy, settings, policy_settings, max_nodes)
     plain = {**report._asdict(), "keeps_promise": keeps_promise(report)}
     plain["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
-    if told_as_json(json_file, plain):
+    if emit_json(json_file, plain):
         _require_promise(report)
         return
     if form is Format.table:

@@ -12,13 +12,13 @@ from underpaint.cli.terminal import (
     Format,
     ResultTable,
     check_json,
+    emit_json,
     figure,
     note,
     number,
     plain,
     progress,
     show,
-    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def check_passes(
     engine = backend if live.live is None else "live"
     model = {"target": ", ".join(names), "engine": engine, "sha256": {name: hashes[name] for name in names}}
     values = {"model": model, "seed": seed, "passes": passes}
-    if not told_as_json(json_file, with_envelope("invariance", describe_machine(), typed_command(), values)):
+    if not emit_json(json_file, with_envelope("invariance", describe_machine(), typed_command(), values)):
         print_passes(passes, form)
     if not all(one["passed"] for one in passes):
         raise typer.Exit(FAILED)

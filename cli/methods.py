@@ -12,9 +12,9 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    emit_json,
     note,
     show,
-    told_as_json,
 )
 
 
@@ -36,7 +36,7 @@ def methods(
         if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         check_json(json_file)
-    if told_as_json(json_file, registries):
+    if emit_json(json_file, registries):
         return
     if settings or preset is not None:
         presets = PRESETS if preset is None else (preset,)

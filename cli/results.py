@@ -14,9 +14,9 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    emit_json,
     figure,
     show,
-    told_as_json,
     with_interval,
 )
 
@@ -57,7 +57,7 @@ def rank(
         if not sides:
             raise ValueError("expected a comparison or a sweep, got only certificates, which have no speed")
     rows = ranked(sides)
-    if told_as_json(json_file, rows):
+    if emit_json(json_file, rows):
         return
     about = [{name: value for name, value in side.items() if name not in ("of", "rows")} for side in sides]
     table_rows = [

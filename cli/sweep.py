@@ -12,7 +12,7 @@ from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import Models, grouped, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
-from underpaint.cli.terminal import Format, FormatOption, check_json, note_files, told_as_json
+from underpaint.cli.terminal import Format, FormatOption, check_json, emit_json, note_files
 
 DEFAULT_OUT = Path("runs/sweep")
 DEFAULT_VARY = (
@@ -114,7 +114,7 @@ def sweep(
     plain["rows"] = rows_to_dict(report.rows, all_variants, plain["rows"])
     title = f"{title_of(run.models[0])}, {plan.images} images each"
     write_pareto(plot, report.rows, all_variants, title)
-    if told_as_json(figures, plain):
+    if emit_json(figures, plain):
         return
     print_rows(report.rows, judge, title, curve, form)
     note_files((figures, plot), f"open {plot}, then compare with the settings of a joined point", form)

@@ -201,7 +201,7 @@ def write_json(path: Path, values: Any) -> None:
         write_beside(path, text.encode())
 
 
-def told_as_json(path: Path | None, values: Any) -> bool:
+def emit_json(path: Path | None, values: Any) -> bool:
     """Write JSON if `--json` is given; return whether it went to standard output, which then holds nothing else."""
     if path is not None:
         write_json(path, values)

@@ -29,11 +29,11 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    emit_json,
     figure,
     note,
     progress,
     show,
-    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def premises(
         "passes": [{"nodes": size, "times": times} for size, times in passes],
         "knee": None if knee is None else knee._asdict(),
     }
-    if not told_as_json(json_file, with_envelope("premises", describe_machine(), typed_command(), values)):
+    if not emit_json(json_file, with_envelope("premises", describe_machine(), typed_command(), values)):
         show([ResultTable(f"{title}: {len(images)} images", _COLUMNS, rows)], form)
         for row in rows:
             if row["published"] is not None:

@@ -23,13 +23,13 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    emit_json,
     figure,
     interval,
     note,
     note_files,
     progress,
     show,
-    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def tables(
         check_json(json_file)
         checked = [check(group) for group in groups()]
     plain_rows = [[_plain(one) for one in group] for group in checked]
-    if told_as_json(json_file, plain_rows):
+    if emit_json(json_file, plain_rows):
         return
     show([_published_table(group) for group in checked], form)
 
@@ -234,7 +234,7 @@ def sweep(
     ):
         run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))
     _write_report(plan, results, out)
-    if not told_as_json(json_file, results.lines):
+    if not emit_json(json_file, results.lines):
         _show_winners(plan, results, out, form)
 
 

@@ -13,10 +13,10 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
+    emit_json,
     figure,
     note,
     show,
-    told_as_json,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def predict(
         }
         for one in predictions
     ]
-    if told_as_json(json_file, rows):
+    if emit_json(json_file, rows):
         return
     print_table(predictions, f"predicted from {trace.name} and {costs.name}, measured in {compare.name}", form)
     if curve.in_cycle is None:
