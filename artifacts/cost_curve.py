@@ -200,7 +200,7 @@ class CostCurveFile:
             "chooses by it may choose worse; measure it again with `underpaint costs --renew`"
         )
 
-    def told(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """The curve's entry in a record of results: the fingerprint, the knee and the target's passes."""
         return {"fingerprint": self.fingerprint, "knee": self.knee._asdict(), "verify_ms": self.verify_ms}
 

@@ -176,7 +176,7 @@ def build_typed(kind: type[Made], values: object, what: str) -> Made:
     has another type, is outside its field's `Within` or is not finite.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{what}: expected an object, got {_told(values)}")
+        raise ValueError(f"{what}: expected an object, got {_short_repr(values)}")
     hints = get_type_hints(kind, include_extras=True)
     typed_values = {
         name: _read(hints[name], value, f"{what}: {name}") if name in hints else value for name, value in values.items()
@@ -193,7 +193,7 @@ def _read(kind: Any, value: Any, what: str) -> Any:
         number = _read(parts[0], value, what)
         for rule in parts[1:]:
             if isinstance(rule, Within) and number is not None and not rule.low <= number <= rule.high:
-                raise ValueError(f"{what}: expected {rule.low:g} to {rule.high:g}, got {_told(value)}")
+                raise ValueError(f"{what}: expected {rule.low:g} to {rule.high:g}, got {_short_repr(value)}")
         return number
     if is_dataclass(kind) and isinstance(kind, type):
         return build_typed(kind, value, what)
@@ -225,7 +225,7 @@ def _read(kind: Any, value: Any, what: str) -> Any:
         return value
     elif kind in (str, int, bool, NoneType) and type(value) is kind:
         return value
-    raise ValueError(f"{what}: expected {_named(kind)}, got {_told(value)}")
+    raise ValueError(f"{what}: expected {_named(kind)}, got {_short_repr(value)}")
 
 
 def _all_whole(kind: Any, values: Sequence[Any]) -> bool:
@@ -248,7 +248,7 @@ def _named(kind: Any) -> str:
     return words.get(kind, "an object")
 
 
-def _told(value: object) -> str:
+def _short_repr(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

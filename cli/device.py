@@ -32,7 +32,7 @@ _MODE: Final = "UNDERPAINT_TRITON"
 """The environment variable that `runtime.device.language` reads at import."""
 
 
-class WantedPicture(NamedTuple):
+class PictureJob(NamedTuple):
     """One picture to draw: its condition, the seed of its noise, and its output file."""
 
     condition: "Condition"
@@ -136,8 +136,8 @@ def draw_on_device(
     device: "DevicePlan | LivePlan",
     method: "DecodingMethod",
     sampling: "SamplingParams",
-    pictures: "Sequence[WantedPicture]",
-    finish: "Callable[[WantedPicture, Drawing], None]",
+    pictures: "Sequence[PictureJob]",
+    finish: "Callable[[PictureJob, Drawing], None]",
     plain: "DecodingMethod | None" = None,
 ) -> None:
     """Draw pictures batch by batch and pass each to `finish`; exit with code 2 if any of them failed.

@@ -24,7 +24,7 @@ _STORAGE: Final = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, er
 """Errors of a disk or its files, not of the program."""
 _FILES: Final = frozenset((errno.EMFILE, errno.ENFILE))
 _MACHINE: Final = _STORAGE | _FILES | {errno.ENOMEM}
-_TOLD: Final = _FULL | _FILES | {errno.ENOMEM}
+_WITHOUT_REMEDY: Final = _FULL | _FILES | {errno.ENOMEM}
 """The errors among them whose own message does not say what to do."""
 
 
@@ -39,7 +39,7 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        message = _told(error) if isinstance(error, OSError) and error.errno in _TOLD else error
+        message = _os_error_message(error) if isinstance(error, OSError) and error.errno in _WITHOUT_REMEDY else error
         if not _refuses_settings(error):
             message = plugin_error(error) or message
         typer.echo(f"error: {message}", err=True)
@@ -65,12 +65,12 @@ def stopped_on_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def on_interrupt(told: Callable[[], str]) -> Iterator[None]:
-    """On Ctrl-C, print the line that `told` returns and exit with the shells' code. For work that is partly kept."""
+def on_interrupt(message: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C, print the line that `message` returns and exit with the shells' code. For work that is partly kept."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(told(), err=True)
+        typer.echo(message(), err=True)
         raise typer.Exit(STOPPED) from None
 
 
@@ -87,12 +87,12 @@ def machine_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _MACHINE:
             raise
-        typer.echo(f"error: {_told(error)}", err=True)
+        typer.echo(f"error: {_os_error_message(error)}", err=True)
         raise SystemExit(BAD_INPUT) from error
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
-        typer.echo(f"error: {_memory_told(str(error).strip().partition(chr(10))[0])}", err=True)
+        typer.echo(f"error: {_memory_message(str(error).strip().partition(chr(10))[0])}", err=True)
         raise SystemExit(BAD_INPUT) from error
 
 
@@ -119,16 +119,16 @@ def needed(what: str, *extras: str) -> Iterator[None]:
         raise typer.Exit(BAD_INPUT) from error
 
 
-def _memory_told(what: str) -> str:
+def _memory_message(what: str) -> str:
     detail = f" ({what[:200]})" if what else ""
     return f"out of memory{detail}; reduce the batch or the size, or close other programs"
 
 
-def _told(error: OSError) -> str:
+def _os_error_message(error: OSError) -> str:
     """Return the machine's limit and a remedy, unless the message already has one."""
     reason = str(error.strerror or error)
     if error.errno == errno.ENOMEM:
-        return _memory_told(reason)
+        return _memory_message(reason)
     if error.errno in _FILES:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return f"{reason}: this process may have {most} open at once and needs more; raise that with `ulimit -n 1024`"

@@ -73,7 +73,7 @@ def exact(
         _require_promise(report)
         return
     if form is Format.table:
-        typer.echo(_shown(report))
+        typer.echo(_report_text(report))
     by_residual = _by_figures(report) if form is Format.table else plain["residuals"]
     residuals = [{"residual": name, **one} for name, one in by_residual.items()]
     figures = ResultTable(
@@ -141,7 +141,7 @@ def _by_figures(report: "ExactReport") -> dict[str, dict[str, Any]]:
     return {", ".join(names): report.residuals[names[0]]._asdict() for names in alike.values()}
 
 
-def _shown(report: "ExactReport") -> str:
+def _report_text(report: "ExactReport") -> str:
     from underpaint.sim.exact.rule_report import MODELS
 
     gap = round(report.transport_gap, 4) + 0.0  # never -0.0000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from underpaint.cli.costs import tables_with_costs
-from underpaint.cli.device import WantedPicture, draw_on_device, plan_on_device
+from underpaint.cli.device import PictureJob, draw_on_device, plan_on_device
 from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
@@ -146,7 +146,7 @@ def generate(
             named_by = {"method": method, **config.to_dict(), "sampling": repr(sampling)}
             named_by |= {"draft_if_faster": True} if draft_if_faster else {}
             folder = DEFAULT_OUT / short_hash({**named_by, "model": dict(pipeline.fingerprint())})
-        pictures = _wanted(out or folder, conditions, range(seed, seed + seeds), into_folder or out is None)
+        pictures = _picture_jobs(out or folder, conditions, range(seed, seed + seeds), into_folder or out is None)
         for one in pictures:
             noise_of(one.condition, one.seed)
             check_file_writable(one.path)
@@ -180,7 +180,7 @@ def generate(
 
             batches = open_batches(pipeline, device.batch, sampling)
 
-    def drawings() -> "Iterator[tuple[WantedPicture, Drawing]]":
+    def drawings() -> "Iterator[tuple[PictureJob, Drawing]]":
         session, opened = first, conditions[0]
         if batches is not None:
             tasks = [ImageTask(one.condition, one.seed) for one in pictures]
@@ -230,12 +230,12 @@ def _check_place(out: Path | None, into_folder: bool) -> None:
         check_folder_writable(out or DEFAULT_OUT)
 
 
-def _wanted(out: Path, conditions: "Sequence[Condition]", seeds: range, into_folder: bool) -> list[WantedPicture]:
+def _picture_jobs(out: Path, conditions: "Sequence[Condition]", seeds: range, into_folder: bool) -> list[PictureJob]:
     """Return every picture with its file: NUMBER-PROMPT-seedSEED.png in a folder, numbered in the order of prompts."""
     if not into_folder:
-        return [WantedPicture(conditions[0], seeds[0], out)]
+        return [PictureJob(conditions[0], seeds[0], out)]
     return [
-        WantedPicture(condition, seed, out / f"{place:04d}-{_slug(condition.caption())}-seed{seed}.png")
+        PictureJob(condition, seed, out / f"{place:04d}-{_slug(condition.caption())}-seed{seed}.png")
         for place, condition in enumerate(conditions)
         for seed in seeds
     ]
@@ -247,13 +247,13 @@ def _slug(text: str) -> str:
     return "-".join(words)[:60] or "picture"
 
 
-def _finish(pipeline: "OpenModels", save_tokens: bool, one: WantedPicture, drawing: "Drawing") -> None:
+def _finish(pipeline: "OpenModels", save_tokens: bool, one: PictureJob, drawing: "Drawing") -> None:
     """Write a picture and print a line about it; with --quiet, only its path."""
     _write(pipeline, one, drawing, save_tokens)
-    typer.echo(str(one.path) if is_quiet() else _told(one, drawing))
+    typer.echo(str(one.path) if is_quiet() else _summary_line(one, drawing))
 
 
-def _write(pipeline: "OpenModels", one: WantedPicture, drawing: "Drawing", save_tokens: bool) -> None:
+def _write(pipeline: "OpenModels", one: PictureJob, drawing: "Drawing", save_tokens: bool) -> None:
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.engines.images import encoded
 
@@ -266,7 +266,7 @@ def _write(pipeline: "OpenModels", one: WantedPicture, drawing: "Drawing", save_
         write_beside(one.path.with_suffix(".json"), (json.dumps(record) + "\n").encode())
 
 
-def _told(one: WantedPicture, drawing: "Drawing") -> str:
+def _summary_line(one: PictureJob, drawing: "Drawing") -> str:
     count, passes = len(drawing.tokens), drawing.target_nfe
     return (
         f"{one.path}: {one.condition.caption()!r} by {drawing.method}, {drawing.seconds:.2f} s, {count} tokens in "

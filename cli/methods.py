@@ -48,7 +48,7 @@ def methods(
         ("policies", ("name", "siblings", "source")),
         ("rules", ("name", "promise", "covers", "source")),
     ):
-        rows = [{column: _shown(one, column) for column in columns} for one in registries[title]]
+        rows = [{column: _cell_text(one, column) for column in columns} for one in registries[title]]
         tables.append(ResultTable(title, [Column(name, prose=name != "name") for name in columns], rows))
     show(tables, form)
     note("next: underpaint methods --settings lists the settings of every method and their sources", form)
@@ -130,7 +130,7 @@ def listed() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _shown(one: dict[str, Any], column: str) -> str:
+def _cell_text(one: dict[str, Any], column: str) -> str:
     if column == "draws_by":
         warm, cold = one["draws_by"], one["draws_by_at_temperature_0"]
         return str(warm) if warm == cold else f"{warm} (at temperature 0: {cold})"

@@ -121,23 +121,23 @@ def figure(name: str, head: str, form: str, unit: str = "") -> Column:
 def interval(name: str, head: str, form: str) -> Column:
     """Return a column with the ends of the interval of figure `name`, as "1.19-1.35"."""
 
-    def shown(ends: tuple[float | None, ...]) -> str:
+    def text(ends: tuple[float | None, ...]) -> str:
         low, high = ends
         return "-" if low is None or high is None else f"{low:{form}}-{high:{form}}"
 
-    return Column(f"{name}_interval", head, shown, right=True, parts=(f"{name}_low", f"{name}_high"))
+    return Column(f"{name}_interval", head, text, right=True, parts=(f"{name}_low", f"{name}_high"))
 
 
 def with_interval(name: str, head: str, form: str) -> Column:
     """Return a column of figure `name` with its interval, as "0.610 (0.580 to 0.640)"."""
 
-    def shown(values: tuple[float | None, ...]) -> str:
+    def text(values: tuple[float | None, ...]) -> str:
         value, low, high = values
         if value is None:
             return "-"
         return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
 
-    return Column(f"{name}_interval", head, shown, right=True, parts=(name, f"{name}_low", f"{name}_high"))
+    return Column(f"{name}_interval", head, text, right=True, parts=(name, f"{name}_low", f"{name}_high"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +280,11 @@ class _Lines:
         self._last = time.monotonic()
         took, steps = self._last - self._started, done - self._first
         estimate = f", about {took / steps * (self._total - done):.0f} s left" if self._total and steps > 0 else ""
-        counted = f": {self._told(done, self._total)}{estimate}" if self._total else ""
+        counted = f": {self._count_text(done, self._total)}{estimate}" if self._total else ""
         now = f" ({' '.join(what.split())})" if what else ""
         typer.echo(f"{self._what}{counted}{now}", err=True)
 
-    def _told(self, done: int, total: int) -> str:
+    def _count_text(self, done: int, total: int) -> str:
         return f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB" if self._unit == "bytes" else f"{done} of {total}"
 
 

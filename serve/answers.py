@@ -99,11 +99,11 @@ class EventStream(Response):
 async def server_sent_events(ticket: Ticket) -> AsyncIterator[bytes]:
     """Encode the events of a ticket as server-sent events."""
     async for event in ticket.events():
-        name, data = _shown(event, ticket.request)
+        name, data = _name_and_data(event, ticket.request)
         yield f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-def _shown(event: Event, request: DrawRequest) -> tuple[str, dict[str, Any]]:
+def _name_and_data(event: Event, request: DrawRequest) -> tuple[str, dict[str, Any]]:
     """Return the name and the data of an event."""
     if isinstance(event, RequestError):
         return "error", {"type": "error", **error_body(event)}

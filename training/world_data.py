@@ -86,7 +86,7 @@ class WorldData:
                 grid_side=grid,
                 settings=settings,
                 device=self.device,
-                progress=partial(self._told, f"drawing pictures of {side} px"),
+                progress=partial(self._report_pictures, f"drawing pictures of {side} px"),
             )
             if done.rows < done.wanted:
                 return None
@@ -100,9 +100,9 @@ class WorldData:
         return TokenSet(self._codes(side, split, count), textured_captions(range(count), split, side))
 
     def _codes(self, side: int, split: Split, count: int) -> NDArray[np.int16]:
-        report = partial(self._told, f"encoding {split} pictures of {side} px")
+        report = partial(self._report_pictures, f"encoding {split} pictures of {side} px")
         arguments = (self.pictures, side, count, split, self.pictures.source, self.device, report)
         return encode_pictures(self.out / "tokens", self.tokenizer, *arguments)
 
-    def _told(self, what: str, done: int, total: int) -> None:
+    def _report_pictures(self, what: str, done: int, total: int) -> None:
         self.report(what, done, total, "pictures")

@@ -188,7 +188,7 @@ def assert_same_tokens(
                     raise AssertionError(
                         f"{_name(first)} and {_name(second)} differ on the tree of tokens "
                         f"{draft.tree.tokens.tolist()}, parents {draft.tree.parents.tolist()}, {noise}: "
-                        f"{_shown(draft, one)} and {_shown(draft, two)}\n  target {draft.target_probs.tolist()}\n"
+                        f"{_describe(draft, one)} and {_describe(draft, two)}\n  target {draft.target_probs.tolist()}\n"
                         f"  drafter {draft.tree.draft_probs.tolist()}"
                     )
 
@@ -215,7 +215,7 @@ def _pairs(
     return [(f"noise {row.tolist()}", one, two) for row, one, two in zip(noise, *decided, strict=True)]
 
 
-def _shown(draft: DraftRequest, decision: Verdict | Fault) -> str:
+def _describe(draft: DraftRequest, decision: Verdict | Fault) -> str:
     if isinstance(decision, Fault):
         return f"{decision.kind} ({decision.detail})"
     return f"tokens {emitted(draft.tree, decision)}"

@@ -129,7 +129,7 @@ def drafter(
         loop = LoopSettings(steps=5000, learning_rate=learning_rate, validate_every=validate_every)
         common = run.common(loop)
         costs = drafter_costs(pipeline.live, settings, version, drafted_codes)
-        note(_told(costs, pipeline.live, len(ids), common["loop"].steps))
+        note(_costs_text(costs, pipeline.live, len(ids), common["loop"].steps))
         with (
             on_interrupt(lambda: f"stopped while drawing; the same command continues {folder}"),
             progress("drawing pictures", len(ids)) as advance,
@@ -157,7 +157,7 @@ def drafter(
     note(f"next: underpaint compare {drawn_with} --methods eagle2")
 
 
-def _told(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:
+def _costs_text(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:
     """Describe the memory and time that the run takes."""
     from underpaint.training.drafter_costs import measured_speed
 

@@ -54,9 +54,9 @@ def _encoding(side: int) -> Iterator[Callable[[int, int], None]]:
     with ExitStack() as opened:
         bars: list[Advance] = []
 
-        def told(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             if not bars:
                 bars.append(opened.enter_context(progress(f"encoding pictures of {side} px", total)))
             bars[0](done)
 
-        yield told
+        yield report

@@ -15,7 +15,7 @@ def stages() -> Iterator[Callable[[str, int, int, str], None]]:
     with ExitStack() as opened:
         bars: dict[str, Advance] = {}
 
-        def told(what: str, done: int, total: int, unit: str) -> None:
+        def report(what: str, done: int, total: int, unit: str) -> None:
             if what not in bars:
                 opened.close()
                 bars[what] = opened.enter_context(progress(what, total, done, unit))
@@ -23,4 +23,4 @@ def stages() -> Iterator[Callable[[str, int, int, str], None]]:
             if done >= total:
                 opened.close()
 
-        yield told
+        yield report

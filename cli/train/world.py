@@ -67,7 +67,7 @@ def world(
             parts = textured_stages(
                 out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=report_stage
             )
-            reports = train_world(out, hours, parts, about, only=only or (), report=_told)
+            reports = train_world(out, hours, parts, about, only=only or (), report=_print_report)
     if reports[-1].state == "stopped":
         raise typer.Exit(STOPPED)
 
@@ -79,7 +79,7 @@ def _require_compiler() -> None:
         raise ValueError(f"--compile: expected a compiler of C++, found no {name}; install one, or leave out --compile")
 
 
-def _told(one: "StageReport") -> None:
+def _print_report(one: "StageReport") -> None:
     if one.outcome is None:
         typer.echo(f"{one.name}: {one.state}" + (", later stages stand on it" if one.state == "closed" else ""))
         return

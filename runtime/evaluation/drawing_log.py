@@ -76,7 +76,7 @@ class _ReadingRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ExtraFields:
     """The fields of a line besides its drawing; see `DrawnJob`."""
 
     model: Annotated[int, Within(0, 1 << 20)] = 0
@@ -86,7 +86,7 @@ class _Told:
     stored: bool = False
 
 
-_TOLD: Final = frozenset(field.name for field in fields(_Told))
+_EXTRA_NAMES: Final = frozenset(field.name for field in fields(_ExtraFields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,14 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         super().__init__(*given, **options)
 
     def read(self, line: Mapping[str, Any]) -> tuple[DrawingKey, DrawnJob]:
-        extras = build_typed(_Told, {name: value for name, value in line.items() if name in _TOLD}, "a drawing")
+        extras = build_typed(
+            _ExtraFields, {name: value for name, value in line.items() if name in _EXTRA_NAMES}, "a drawing"
+        )
         models = self.settings.get("models", [])
         if self.settings and (not isinstance(models, list) or extras.model >= len(models)):
             raise ValueError(f"a drawing of model {extras.model}, which the run does not have")
         model_settings = models[extras.model] if models else {}
-        drawing = drawing_of({name: value for name, value in line.items() if name not in _TOLD}, model_settings)
+        drawing = drawing_of({name: value for name, value in line.items() if name not in _EXTRA_NAMES}, model_settings)
         # Use one object per number: there are many tokens, but few different ones.
         tokens = tuple(self._numbers.setdefault(one, one) for one in drawing.tokens)
         drawing = dataclasses.replace(drawing, tokens=tokens)

@@ -164,7 +164,7 @@ def to_results(
     command: the command that made them. curve: cost curve of the machine that drew; None if unknown.
     """
     maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
-    measured_costs = None if curve is None else curve.told()
+    measured_costs = None if curve is None else curve.to_record()
     values = {"cost_curve": measured_costs, **model_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
     return with_envelope("compare", describe_machine(), command, values)
 

@@ -207,7 +207,7 @@ class Protocol:
                 entry = entries[row["method"]]
                 row |= {"variant_of": entry.name, "preset": entry.preset}
                 row["planned"] = self.counts[place, entry.label]
-            values["cost_curve"] = None if curve is None else curve.told()
+            values["cost_curve"] = None if curve is None else curve.to_record()
             values["protocol"] = {
                 "version": VERSION,
                 "drawn": done,
