@@ -30,7 +30,7 @@ from underpaint.training.grids import (
     require_cells,
     require_grids,
 )
-from underpaint.training.history import Given
+from underpaint.training.history import RecipeInputs
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.precision import autocast
 from underpaint.training.tokens import TokenSet
@@ -153,7 +153,7 @@ def train_drafter(
     described |= {"decoder": asdict(drafter.config)}
     how = {"seed": seed, "settings": asdict(settings), "target": drawn_for}
     how |= {"drawn_scenes": {str(side): len(token_set.codes) for side, token_set in learnt_from.items()}}
-    recipe_inputs = Given(how)
+    recipe_inputs = RecipeInputs(how)
     return train(
-        drafter, loss, out, loop, described, validate=validate, given=recipe_inputs, title="drafter, all grids"
+        drafter, loss, out, loop, described, validate=validate, recipe_inputs=recipe_inputs, title="drafter, all grids"
     )

@@ -23,7 +23,7 @@ from underpaint.models.sample import mix_pair
 from underpaint.models.text import CaptionedTarget
 from underpaint.training.drawn import fingerprint
 from underpaint.training.grids import STRIDE, GridData, at_once, batch_at, on_grid, require_cells, require_grids
-from underpaint.training.history import Given, refuse_other
+from underpaint.training.history import RecipeInputs, refuse_other
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.precision import autocast
 from underpaint.training.target import TargetSettings
@@ -89,7 +89,7 @@ def train_guided(
     require_grids(teacher, checkpoint, sides)
     pair, student = (on_grid(target_of(checkpoint, teacher), sides[-1]) for _ in range(2))
     how = {"seed": seed, "settings": asdict(settings), "guidance": guidance, "target": fingerprint(pair)}
-    recipe_inputs = Given(how, story(checkpoint))
+    recipe_inputs = RecipeInputs(how, story(checkpoint))
     refuse_other(out, recipe_inputs)
     torch.manual_seed(seed)
     place = torch.device(device)
@@ -127,5 +127,12 @@ def train_guided(
     described = {**checkpoint["config"], "guidance": guidance, "grids": sides, "resolution": sides[-1] * STRIDE}
     described["decoder"] = asdict(student.decoder.config)
     return train(
-        student, loss, out, loop, described, validate=validate, given=recipe_inputs, title="guided target, all grids"
+        student,
+        loss,
+        out,
+        loop,
+        described,
+        validate=validate,
+        recipe_inputs=recipe_inputs,
+        title="guided target, all grids",
     )

@@ -26,7 +26,7 @@ from underpaint.models.vq import VQModel
 from underpaint.training.data.batches import numbered_batch
 from underpaint.training.data.textured_render import TexturedSheet
 from underpaint.training.data.textured_scenes import Split
-from underpaint.training.history import Given
+from underpaint.training.history import RecipeInputs
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.pictures import SCENE_SEED, to_pixels
 from underpaint.training.precision import autocast
@@ -223,5 +223,7 @@ def train_judge(
     stored_by = None if tokenizer is None else channels_last(load_vq(tokenizer).to(device))
     recipe = _Recipe(model, sheet, settings, seed, stored_by)
     plain = {"kind": "judge", "judge": model.config.to_dict(), "scenes": "textured"}
-    recipe_inputs = Given({"seed": seed, "settings": asdict(settings)})
-    return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, given=recipe_inputs, title="judge")
+    recipe_inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
+    return train(
+        model, recipe.loss, out, loop, plain, validate=recipe.validate, recipe_inputs=recipe_inputs, title="judge"
+    )

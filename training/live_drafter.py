@@ -28,7 +28,7 @@ from underpaint.runtime.live.drafter import check_eagle3, described, new_drafter
 from underpaint.runtime.live.generate import AcceleratedModel
 from underpaint.runtime.live.model import Ids, LiveModel, target_fingerprint
 from underpaint.training.distillation import Distillation, DrafterSettings, Taught
-from underpaint.training.history import Given
+from underpaint.training.history import RecipeInputs
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 
 DRAWN: Final = "drawn.npy"
@@ -256,7 +256,7 @@ def train_live_drafter(
             yield taught([drawn.prompts[row] for row in rows], drawn.codes[rows])
 
     how = {"seed": seed, "settings": asdict(settings), "pictures": len(drawn.codes)}
-    about, recipe_inputs = described(drafter, live), Given(how)
+    about, recipe_inputs = described(drafter, live), RecipeInputs(how)
     return train(
         drafter,
         loss,
@@ -264,6 +264,6 @@ def train_live_drafter(
         loop,
         about,
         validate=lambda: view.validated(held_out()),
-        given=recipe_inputs,
+        recipe_inputs=recipe_inputs,
         title=f"drafter, EAGLE-{eagle}",
     )

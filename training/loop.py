@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from underpaint.artifacts.files import replacing
 from underpaint.artifacts.lock import held
 from underpaint.models.checkpoints import load_whole
-from underpaint.training.history import Given, refuse_other_seed, runs_with
+from underpaint.training.history import RecipeInputs, refuse_other_seed, runs_with
 from underpaint.training.interrupt import stop_on_interrupt
 from underpaint.training.muon import Optimisers
 from underpaint.training.shown import is_shown
@@ -165,7 +165,7 @@ class _Log:
             self.progress.stop()
 
 
-def _resume(path: Path, config: Mapping[str, Any], given: Given, device: torch.device) -> dict[str, Any] | None:
+def _resume(path: Path, config: Mapping[str, Any], inputs: RecipeInputs, device: torch.device) -> dict[str, Any] | None:
     if not path.exists():
         return None
     saved = load_whole(path, device)
@@ -173,7 +173,7 @@ def _resume(path: Path, config: Mapping[str, Any], given: Given, device: torch.d
         raise ValueError(
             f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
         )
-    refuse_other_seed(path, saved, given)
+    refuse_other_seed(path, saved, inputs)
     return saved
 
 
@@ -187,7 +187,7 @@ def train(
     validate: Callable[[], dict[str, float]] | None = None,
     after_step: Callable[[int], None] | None = None,
     at_share: Callable[[float], None] | None = None,
-    given: Given | None = None,
+    recipe_inputs: RecipeInputs | None = None,
     title: str = "training",
 ) -> TrainingResult:
     """Train `model` in place and save `out/checkpoint.pt`; a second call continues from it.
@@ -205,7 +205,7 @@ def train(
         validate: Returns figures; called with the averaged weights in place.
         after_step: Called after each optimiser step.
         at_share: Called before each loss with the step's rates as a fraction of the peak rates.
-        given: The recipe's inputs, for the checkpoint.
+        recipe_inputs: The recipe's inputs, for the checkpoint.
         title: Name on the progress bar.
 
     Raises:
@@ -213,7 +213,7 @@ def train(
         FolderInUse: Another process trains in `out`.
         FloatingPointError: The loss is not finite.
     """
-    given = given or Given()
+    recipe_inputs = recipe_inputs or RecipeInputs()
     with held(out), stop_on_interrupt() as interrupted:
         path = out / CHECKPOINT
         device = next(model.parameters()).device
@@ -222,7 +222,7 @@ def train(
         )
         step, before = 0, 0.0
         validation: dict[str, float] = {}
-        saved = _resume(path, config, given, device)
+        saved = _resume(path, config, recipe_inputs, device)
         if saved is not None:
             model.load_state_dict(saved["raw"])
             optimiser.load_state_dict(saved["optimizer"])
@@ -230,7 +230,7 @@ def train(
         averager = Averager(model, settings.ema_decay)
         if saved is not None:
             averager.state = {name: value.clone() for name, value in saved["model"].items()}
-        first, runs = step, runs_with(saved, given, asdict(settings))
+        first, runs = step, runs_with(saved, recipe_inputs, asdict(settings))
         log, started = _Log(settings, title), time.monotonic()
         saved_at = started
 

@@ -21,7 +21,7 @@ from underpaint.models.config import build
 from underpaint.models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel
-from underpaint.training.history import Given
+from underpaint.training.history import RecipeInputs
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
@@ -243,7 +243,9 @@ def train_sampler(
     described: dict[str, Any] = {"kind": "sampler", "sampler": asdict(config), "losses": asdict(losses)}
     described |= {"low": list(scenes.grids.low), "high": list(scenes.grids.high), "codebook": codebook_name(vq)}
     recipe_inputs, title = (
-        Given({"seed": seed, "settings": asdict(settings)}, start and story(start)),
+        RecipeInputs({"seed": seed, "settings": asdict(settings)}, start and story(start)),
         f"sampler {config.direction}",
     )
-    return train(pupil, recipe.loss, out, loop, described, validate=recipe.validate, given=recipe_inputs, title=title)
+    return train(
+        pupil, recipe.loss, out, loop, described, validate=recipe.validate, recipe_inputs=recipe_inputs, title=title
+    )

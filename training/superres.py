@@ -18,7 +18,7 @@ from underpaint.models.checkpoints import load_vq
 from underpaint.models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
 from underpaint.models.typed import channels_last
 from underpaint.training.data.textured_scenes import Split
-from underpaint.training.history import Given
+from underpaint.training.history import RecipeInputs
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.pictures import to_pixels
 from underpaint.training.precision import autocast
@@ -114,5 +114,7 @@ def train_super_resolution(
 
     described: dict[str, Any] = {"kind": "superres", "superres": asdict(config), "codebook": codebook_name(vq)}
     described |= {"low": list(grids.low), "high": list(grids.high)}
-    recipe_inputs = Given({"seed": seed, "settings": asdict(settings)})
-    return train(pupil, loss, out, loop, described, validate=validate, given=recipe_inputs, title="super-resolution")
+    recipe_inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
+    return train(
+        pupil, loss, out, loop, described, validate=validate, recipe_inputs=recipe_inputs, title="super-resolution"
+    )

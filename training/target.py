@@ -24,7 +24,7 @@ from underpaint.models.decoder import initialise
 from underpaint.models.layers import Layer
 from underpaint.models.text import CaptionedTarget
 from underpaint.training.grids import STRIDE, GridData, at_once, batch_at, on_grid, require_cells
-from underpaint.training.history import Given, refuse_other
+from underpaint.training.history import RecipeInputs, refuse_other
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.precision import autocast
 from underpaint.training.tokens import TokenSet
@@ -148,7 +148,7 @@ def train_target(
     if not sides or config.grid_side != sides[-1]:
         raise ValueError(f"target: expected the grid of {config.grid_side} to be the largest of {sides}")
     start = None if init_from is None else read(init_from, "target")
-    recipe_inputs = Given(
+    recipe_inputs = RecipeInputs(
         {"seed": seed, "settings": asdict(settings), "thing_weight": thing_weight}, start and story(start)
     )
     refuse_other(out, recipe_inputs)
@@ -195,7 +195,7 @@ def train_target(
     described |= {"grids": sides, "scenes": "textured", "caption_dim": caption_dim, "decoder": asdict(config)}
     title = "target, all grids"
     return train(
-        model, loss, out, loop, described, validate=validate, at_share=follow, given=recipe_inputs, title=title
+        model, loss, out, loop, described, validate=validate, at_share=follow, recipe_inputs=recipe_inputs, title=title
     )
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQConfig, VQModel
-from underpaint.training.history import Given, refuse_other
+from underpaint.training.history import RecipeInputs, refuse_other
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
@@ -190,7 +190,7 @@ def train_tokenizer(
     """
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))
-    recipe_inputs = Given({"seed": seed, "settings": asdict(settings)})
+    recipe_inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
     refuse_other(out, recipe_inputs)
     recipe = _Recipe(model, pictures, settings, loop.steps, seed)
     widths = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
@@ -202,6 +202,6 @@ def train_tokenizer(
         {"kind": "tokenizer", "vq": widths, "scenes": "textured"},
         validate=recipe.validate,
         after_step=recipe.after_step,
-        given=recipe_inputs,
+        recipe_inputs=recipe_inputs,
         title="tokenizer",
     )

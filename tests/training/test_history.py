@@ -15,7 +15,7 @@ from underpaint.training.drafter import train_drafter
 from underpaint.training.drawn import CHUNK, draw_scenes, fingerprint, load_drawn
 from underpaint.training.grids import GridData
 from underpaint.training.guided import train_guided
-from underpaint.training.history import Given, differences, runs_with
+from underpaint.training.history import RecipeInputs, differences, runs_with
 from underpaint.training.loop import CHECKPOINT, LoopSettings
 from underpaint.training.target import TargetSettings, train_target
 from underpaint.training.tokens import TokenSet
@@ -27,7 +27,7 @@ SETTINGS = TargetSettings(batch=8, validated=32)
 
 
 def test_a_run_that_goes_on_as_it_did_adds_nothing() -> None:
-    inputs, loop = Given({"seed": 1}, {"kind": "target"}), {"steps": 5}
+    inputs, loop = RecipeInputs({"seed": 1}, {"kind": "target"}), {"steps": 5}
     first = runs_with(None, inputs, loop)
     assert first == [{"first_step": 0, "how": {"seed": 1, "loop": loop}, "began_from": {"kind": "target"}}]
     saved = {"step": 3, "runs": first}
@@ -37,7 +37,7 @@ def test_a_run_that_goes_on_as_it_did_adds_nothing() -> None:
 
 
 def test_what_an_older_recipe_did_is_not_made_up() -> None:
-    history = runs_with({"step": 7}, Given({"seed": 1}, {"kind": "target"}), {"steps": 9})
+    history = runs_with({"step": 7}, RecipeInputs({"seed": 1}, {"kind": "target"}), {"steps": 9})
     assert history == [{"first_step": 7, "how": {"seed": 1, "loop": {"steps": 9}}}]
     assert story({"config": {"kind": "judge"}, "model": {}, "step": 4}) == {"kind": "judge", "step": 4}
 
