@@ -24,7 +24,7 @@ from underpaint.models.checkpoints import load_whole
 from underpaint.training.history import RecipeInputs, refuse_other_seed, runs_with
 from underpaint.training.interrupt import stop_on_interrupt
 from underpaint.training.muon import Optimisers
-from underpaint.training.shown import is_shown
+from underpaint.training.verbosity import is_verbose
 
 CHECKPOINT = "checkpoint.pt"
 HEADS = ("output.weight", "head.weight", "conv_out.weight")
@@ -146,7 +146,7 @@ class _Log:
         self.console = Console(stderr=True)
         self.settings = settings
         self.progress: Progress | None = None
-        if self.console.is_terminal and is_shown():
+        if self.console.is_terminal and is_verbose():
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             self.progress = Progress(*columns, console=self.console)
             self.task = self.progress.add_task(title, total=settings.steps)
@@ -155,7 +155,7 @@ class _Log:
     def line(self, step: int, figures: Mapping[str, float]) -> None:
         text = f"step {step} " + " ".join(f"{name} {value:.4g}" for name, value in figures.items())
         if self.progress is None:
-            if is_shown():
+            if is_verbose():
                 print(text, file=sys.stderr, flush=True)
         else:
             self.progress.update(self.task, completed=step, description=text)

@@ -103,9 +103,9 @@ class Run:
     def started(self, default: str) -> Iterator[Path]:
         """Yield the folder to train in. Bad input inside becomes a message and exit code 2: recipes check at start."""
         from underpaint.training.precision import describe_products
-        from underpaint.training.shown import shown
+        from underpaint.training.verbosity import verbose
 
-        with bad_input(), shown(not is_quiet()):
+        with bad_input(), verbose(not is_quiet()):
             prepare(self.device, self.threads)
             folder = self.out or Path(default)
             check_folder_writable(folder)

@@ -48,11 +48,11 @@ def world(
     from underpaint.models.config import plain
     from underpaint.training.pictures import TexturedPictures
     from underpaint.training.precision import describe_products
-    from underpaint.training.shown import shown
+    from underpaint.training.verbosity import verbose
     from underpaint.training.textured_world import WorldSettings, textured_stages
     from underpaint.training.world import train_world
 
-    with bad_input(), shown(not is_quiet()):
+    with bad_input(), verbose(not is_quiet()):
         settings = WorldSettings(sides=read_numbers("--sides", sides, whole_number))
         prepare(device, threads)
         check_folder_writable(out)

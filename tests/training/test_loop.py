@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from underpaint.training.loop import CHECKPOINT, LoopSettings, Loss, rate_share, train
-from underpaint.training.shown import shown
+from underpaint.training.verbosity import verbose
 
 SETTINGS = LoopSettings(steps=12, learning_rate=0.1, warmup_steps=2, ema_decay=0.9, validate_every=4)
 CONFIG = {"kind": "line", "width": 3}
@@ -120,6 +120,6 @@ def test_steps_are_told_on_standard_error_or_not_at_all(tmp_path: Path, capsys: 
     train(model, loss_of(model), tmp_path / "told", SETTINGS, CONFIG)
     output = capsys.readouterr()
     assert (output.out, output.err.startswith("step 1 loss ")) == ("", True)
-    with shown(False):
+    with verbose(False):
         train(model, loss_of(model), tmp_path / "silent", SETTINGS, CONFIG)
     assert capsys.readouterr() == ("", "")

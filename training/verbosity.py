@@ -5,19 +5,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-_SHOWN: Final = ContextVar("shown", default=True)
+_VERBOSE: Final = ContextVar("verbose", default=True)
 
 
-def is_shown() -> bool:
+def is_verbose() -> bool:
     """Return whether steps and figures are printed."""
-    return _SHOWN.get()
+    return _VERBOSE.get()
 
 
 @contextmanager
-def shown(whether: bool) -> Iterator[None]:
+def verbose(enabled: bool) -> Iterator[None]:
     """Set whether trainings inside print their steps and figures."""
-    before = _SHOWN.set(whether)
+    before = _VERBOSE.set(enabled)
     try:
         yield
     finally:
-        _SHOWN.reset(before)
+        _VERBOSE.reset(before)
