@@ -74,7 +74,7 @@ def mixed_batch(
     return torch.cat([codes for codes, _ in parts]), torch.cat([words for _, words in parts])
 
 
-def held_back(drawn: TokenSet, validated: int) -> tuple[TokenSet, TokenSet]:
+def split_validation(drawn: TokenSet, validated: int) -> tuple[TokenSet, TokenSet]:
     """Split drawings into training rows and the first `validated` rows, which are only for validation."""
     if len(drawn.codes) <= validated:
         raise ValueError(f"{len(drawn.codes)} drawn scenes: expected more than the {validated} kept for validation")
@@ -118,7 +118,7 @@ def train_drafter(
     settings, place = settings or DrafterSettings(), torch.device(device)
     teacher = target_of(saved, target).eval()
     drawn_for = fingerprint(teacher)
-    splits = {side: held_back(scenes, settings.validated) for side, scenes in (drawn or {}).items()}
+    splits = {side: split_validation(scenes, settings.validated) for side, scenes in (drawn or {}).items()}
     learnt_from = {side: token_set for side, (token_set, _) in splits.items()}
     validated = [("", side, one.validation) for side, one in grids.items()]
     validated += [("drawn_", side, token_set) for side, (_, token_set) in splits.items()]

@@ -57,7 +57,7 @@ class DrawnRows(NamedTuple):
     """The result of a run: number of drawn rows, and number of requested rows."""
 
     rows: int
-    wanted: int
+    total: int
 
 
 def fingerprint(target: CaptionedTarget) -> str:
@@ -113,7 +113,7 @@ def draw_scenes(
     grid_side: int | None = None,
     settings: DrawSettings | None = None,
     device: str = "cpu",
-    progress: Callable[[int, int], None] = lambda rows, wanted: None,
+    progress: Callable[[int, int], None] = lambda rows, total: None,
 ) -> DrawnRows:
     """Draw scenes 0 to `scenes` - 1 that the cache lacks, with one row per caption and no guidance.
 

@@ -47,12 +47,14 @@ def guided_distribution(teacher: CaptionedTarget, codes: Tensor, words: Tensor, 
     return functional.log_softmax(mix_pair(logits.float(), guidance), dim=-1)
 
 
-def divergence(student: CaptionedTarget, codes: Tensor, words: Tensor, wanted: Tensor) -> Tensor:
-    """KL(wanted || student) in nats per token; `wanted` [B, cells, V] is a log-distribution."""
+def divergence(student: CaptionedTarget, codes: Tensor, words: Tensor, teacher_log_probs: Tensor) -> Tensor:
+    """KL(teacher || student) in nats per token; `teacher_log_probs` [B, cells, V] is a log-distribution."""
     with autocast(codes.device):
         logits, _ = student(codes, words)
     log_probs = functional.log_softmax(logits.float(), dim=-1)
-    total = functional.kl_div(log_probs.flatten(0, 1), wanted.flatten(0, 1), reduction="batchmean", log_target=True)
+    total = functional.kl_div(
+        log_probs.flatten(0, 1), teacher_log_probs.flatten(0, 1), reduction="batchmean", log_target=True
+    )
     return total
 
 

@@ -109,10 +109,10 @@ def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
     return (basis.T @ rounded @ basis).transpose(3, 4).reshape(pixels.shape)
 
 
-def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
+def judge_loss(judgement: Judgement, labels: Tensor, place_weight: float) -> Tensor:
     """Sum the cross-entropies of all slots; slots of `MAIN_SLOTS` have weight 1, the others `place_weight`."""
     total = torch.zeros((), device=labels.device)
-    for (slot, score), slot_labels in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
+    for (slot, score), slot_labels in zip(judgement.by_slot.items(), labels.unbind(dim=1), strict=True):
         weight = 1.0 if slot in MAIN_SLOTS else place_weight
         total = total + weight * functional.cross_entropy(score.float(), slot_labels)
     return total

@@ -251,7 +251,7 @@ def train_live_drafter(
             batch = taught(prompts, drawn.codes[rows])
         return view.loss(batch, random)
 
-    def held_out() -> Iterator[Taught]:
+    def validation_batches() -> Iterator[Taught]:
         for rows in np.array_split(np.arange(validation_count), -(-validation_count // settings.batch)):
             yield taught([drawn.prompts[row] for row in rows], drawn.codes[rows])
 
@@ -263,7 +263,7 @@ def train_live_drafter(
         out,
         loop,
         about,
-        validate=lambda: view.validated(held_out()),
+        validate=lambda: view.validated(validation_batches()),
         recipe_inputs=recipe_inputs,
         title=f"drafter, EAGLE-{eagle}",
     )

@@ -18,7 +18,7 @@ from underpaint.zoo.textured_prompts import textured_word_ids
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
 """Suffixes of picture files."""
-_HELD: Final = 50
+_VALIDATION_EVERY: Final = 50
 SCENE_SEED: Final = 1
 """Seed of the training scenes; another seed gives other scenes of the same grammar."""
 
@@ -57,7 +57,10 @@ class FolderPictures:
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if len(files) < 2:
             raise ValueError(f"--pictures {folder}: expected two {', '.join(SUFFIXES)} files or more, got {len(files)}")
-        self._files = {"seen": files[::_HELD], "train": [file for place, file in enumerate(files) if place % _HELD]}
+        self._files = {
+            "seen": files[::_VALIDATION_EVERY],
+            "train": [file for place, file in enumerate(files) if place % _VALIDATION_EVERY],
+        }
         listing = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in files)
         self.source = {"pictures": sha256(listing.encode()).hexdigest()}
         """Identifies these pictures in a cache of their codes."""

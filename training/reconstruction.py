@@ -20,9 +20,9 @@ class ReconstructionWeights:
     energy: float = 0.0
 
 
-def reconstruction_loss(found: Tensor, wanted: Tensor, weights: ReconstructionWeights) -> Tensor:
+def reconstruction_loss(reconstruction: Tensor, target: Tensor, weights: ReconstructionWeights) -> Tensor:
     """A scalar loss for pictures [B, 3, H, W]: L1, squared error, L1 of differences and of two halvings, energy."""
-    error = found - wanted
+    error = reconstruction - target
     total = error.abs().mean() + weights.square * error.square().mean()
     edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
     total = total + weights.gradient * edges
@@ -30,7 +30,7 @@ def reconstruction_loss(found: Tensor, wanted: Tensor, weights: ReconstructionWe
         error = functional.avg_pool2d(error, 2)
         total = total + weights.coarse * error.abs().mean()
     if weights.energy > 0:
-        pairs = zip(texture_energy(found), texture_energy(wanted), strict=True)
+        pairs = zip(texture_energy(reconstruction), texture_energy(target), strict=True)
         total = total + weights.energy * sum((left - right).abs().mean() for left, right in pairs)
     return total
 

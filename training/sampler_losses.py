@@ -65,15 +65,15 @@ def _features(vq: VQModel, pixels: Tensor) -> list[Tensor]:
     return features
 
 
-def perceptual_distance(vq: VQModel, found: Tensor, wanted: Tensor) -> Tensor:
+def perceptual_distance(vq: VQModel, pixels: Tensor, target: Tensor) -> Tensor:
     """Squared distance of unit features after each halving of the tokenizer's own encoder, averaged over levels.
 
     It has the form of LPIPS (arXiv 1801.03924) without its trained weights. The judge's features are not used, because
     the judge later measures the resulting pictures.
     """
     with torch.no_grad():
-        goal = _features(vq, wanted)
-    terms = [(one - other).square().sum(dim=1).mean() for one, other in zip(_features(vq, found), goal, strict=True)]
+        goal = _features(vq, target)
+    terms = [(one - other).square().sum(dim=1).mean() for one, other in zip(_features(vq, pixels), goal, strict=True)]
     return torch.stack(terms).mean()
 
 
@@ -101,9 +101,9 @@ class Duel(NamedTuple):
     judged: Tensor
 
 
-def duel(critic: PatchCritic, found: Tensor, wanted: Tensor) -> Duel:
-    """Hinge losses of generated pixels `found` against real pixels `wanted`."""
+def duel(critic: PatchCritic, generated: Tensor, real_pixels: Tensor) -> Duel:
+    """Hinge losses of the pixels `generated` against `real_pixels`."""
     frozen = {name: value.detach() for name, value in critic.named_parameters()}
-    fooled = -functional_call(critic, frozen, (found,)).mean()
-    real, fake = critic(wanted), critic(found.detach())
+    fooled = -functional_call(critic, frozen, (generated,)).mean()
+    real, fake = critic(real_pixels), critic(generated.detach())
     return Duel(fooled, functional.relu(1 - real).mean() + functional.relu(1 + fake).mean())

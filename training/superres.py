@@ -55,8 +55,8 @@ def settings_for(side: int) -> SuperResolutionSettings:
 class _Enlarged(NamedTuple):
     """Predicted and real pixels; the cosine of every code at every high cell [B, cells, V]; the true codes."""
 
-    found: Tensor
-    wanted: Tensor
+    pixels: Tensor
+    real: Tensor
     cosines: Tensor
     codes: Tensor
 
@@ -96,7 +96,7 @@ def train_super_resolution(
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
         seen = enlarged(data, random.integers(len(data.low), size=settings.batch), "train")
-        error = seen.found - seen.wanted
+        error = seen.pixels - seen.real
         squared = error.square().mean()
         logits = settings.sharpness * seen.cosines
         cross = functional.cross_entropy(logits.flatten(0, 1), seen.codes.flatten())
@@ -108,7 +108,7 @@ def train_super_resolution(
         for start in range(0, count, 8):
             rows = np.arange(start, min(count, start + 8))
             seen = enlarged(validation, rows, "seen")
-            squared += float((seen.found.clamp(-1, 1) - seen.wanted).square().mean()) * len(rows)
+            squared += float((seen.pixels.clamp(-1, 1) - seen.real).square().mean()) * len(rows)
             right += float((seen.cosines.argmax(-1) == seen.codes).float().mean()) * len(rows)
         return {"psnr": float(10 * np.log10(4 * count / squared)), "accuracy": right / count}
 

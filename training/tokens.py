@@ -44,10 +44,11 @@ def _fingerprint(vq: VQModel) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -> None:
+def check_source(path: Path, about: dict[str, object], description: str, remedy: str) -> None:
     """Write the origin of the data next to `path`, or compare it with an existing file.
 
-    told: what the file describes; remedy: what to do. Raises ValueError with both if the file is damaged or differs.
+    description: what the file describes; remedy: what to do. Raises ValueError with both if the file is damaged or
+    differs.
     """
     if not path.exists():
         write_beside(path, json.dumps(about).encode())
@@ -55,7 +56,7 @@ def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -
     try:
         saved_source = read_json(path)
     except ValueError as error:
-        raise ValueError(f"{path} should say {told}, and is damaged ({error}). {remedy}") from error
+        raise ValueError(f"{path} should say {description}, and is damaged ({error}). {remedy}") from error
     if saved_source != about:
         raise ValueError(f"{path} says {saved_source}; now wanted {about}. {remedy}")
 

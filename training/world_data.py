@@ -88,7 +88,7 @@ class WorldData:
                 device=self.device,
                 progress=partial(self._report_pictures, f"drawing pictures of {side} px"),
             )
-            if done.rows < done.wanted:
+            if done.rows < done.total:
                 return None
             drawings[grid] = load_drawn(folder, on_grid(load_target(guided), grid))
         return drawings

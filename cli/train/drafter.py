@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.live.model import LiveModel
     from underpaint.training.drafter_costs import DrafterCosts
 
-_HELD_OUT = 64
+_VALIDATION_PICTURES = 64
 """Number of pictures held out for validation; an eighth if there are few."""
 
 
@@ -119,7 +119,7 @@ def drafter(
             batch=batch,
             passes=passes,
             feature_weight=feature_weight,
-            validated=min(_HELD_OUT, max(1, len(ids) // 8)),
+            validated=min(_VALIDATION_PICTURES, max(1, len(ids) // 8)),
             loss=loss.value,
         )
         version: Literal[1, 3] = 3 if eagle is Eagle.three else 1

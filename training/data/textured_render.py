@@ -151,11 +151,11 @@ def _things(scene: TexturedScene) -> list[_Thing]:
     return things
 
 
-def render_textured(shown: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
+def render_textured(scene: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
     """Return the scene's picture, uint8 [size, size, 3] sRGB; raises ValueError for a size not in `RESOLUTIONS`."""
-    picture, ground = _landscape(shown, size)
-    for thing in _things(shown):
-        _put(picture, ground, sheet, thing, shown.prompt)
+    picture, ground = _landscape(scene, size)
+    for thing in _things(scene):
+        _put(picture, ground, sheet, thing, scene.prompt)
     np.clip(picture, 0, 1, out=picture)
     return (picture * np.float32(255) + np.float32(0.5)).astype(np.uint8)
 
@@ -247,12 +247,12 @@ def _overlap(size: int, left: int, top: int, width: int, height: int) -> tuple[B
     return seen, (rows, columns)
 
 
-def regions(shown: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
+def regions(scene: TexturedScene, sheet: TexturedSheet, size: int = 128) -> NDArray[np.uint8]:
     """Return the region of every pixel, uint8 [size, size], as indices into `REGIONS`."""
     across, down = _grid(size)
-    labels = np.where(down < _horizon(shown, across), np.uint8(0), np.uint8(1))
+    labels = np.where(down < _horizon(scene, across), np.uint8(0), np.uint8(1))
     scale = size // _BASE
-    for thing in _things(shown):
+    for thing in _things(scene):
         at = thing.at
         _, cover = sheet.sprite(thing.name, thing.finish, at.side * scale, 0)
         seen = cover[:, :: -1 if thing.mirrored else 1, 0] > 0.5

@@ -106,12 +106,12 @@ def textured_scene(seed: int, index: int, split: Split) -> TexturedScene:
             return scene
 
 
-def thing_cells(shown: TexturedScene, grid_side: int) -> NDArray[np.bool_]:
+def thing_cells(scene: TexturedScene, grid_side: int) -> NDArray[np.bool_]:
     """Return which cells of a grid have their centre inside the square of a thing, bool [grid_side, grid_side]."""
     centres = (np.arange(grid_side) + 0.5) * (64 / grid_side)
-    squares = [shown.first, shown.second]
-    if shown.prompt.companion != NO_COMPANION:
-        squares.append(shown.companion)
+    squares = [scene.first, scene.second]
+    if scene.prompt.companion != NO_COMPANION:
+        squares.append(scene.companion)
     mask = np.zeros((grid_side, grid_side), np.bool_)
     for left, top, side in squares:
         rows, columns = ((start <= centres) & (centres < start + side) for start in (top, left))
