@@ -93,10 +93,10 @@ class RootGroup(TyperGroup):
         with stopped_on_interrupt():
             return super().invoke(ctx)
 
-    def make_context(self, *given: Any, **more: Any) -> Any:
+    def make_context(self, *args: Any, **more: Any) -> Any:
         """Parse the command line. Ctrl-C ends it in the same way."""
         with stopped_on_interrupt():
-            return super().make_context(*given, **more)
+            return super().make_context(*args, **more)
 
 
 def own_first(args: Sequence[str]) -> list[str]:

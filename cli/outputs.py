@@ -218,7 +218,7 @@ def _check_results(called: str, path: Path, command: str) -> None:
         )
 
 
-def check_replaceable(called: str, path: Path, wanted: str | None = None) -> None:
+def check_replaceable(called: str, path: Path, file_format: str | None = None) -> None:
     """Raise ValueError unless `path` is free or empty, or holds a file of this program in the same format.
 
     `--overwrite` also allows other files, but never a run log or a file in a folder of models.
@@ -226,7 +226,7 @@ def check_replaceable(called: str, path: Path, wanted: str | None = None) -> Non
     Args:
         called: The option or the purpose of the output, for the message.
         path: The file that is to be written.
-        wanted: Its format; by default the ending of its name.
+        file_format: Its format; by default the ending of its name.
     """
     if not path.is_file() or path.stat().st_size == 0:
         return
@@ -238,7 +238,7 @@ def check_replaceable(called: str, path: Path, wanted: str | None = None) -> Non
     if _permission.overwrite:
         return
     form = "json" if kind in RESULTS else "npz" if kind == "trace" else kind
-    if form is None or form != (wanted or path.suffix.lower().lstrip(".")):
+    if form is None or form != (file_format or path.suffix.lower().lstrip(".")):
         raise ValueError(
             f"{called} {path}: expected a new name, or a file that this command wrote before; got another file; name "
             "another, or pass --overwrite to replace it"

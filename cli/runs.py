@@ -77,16 +77,16 @@ class RunOptions:
         pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device, device)
         return pipeline, self.sampling(pipeline)
 
-    def check_settings(self, asked: "Sequence[Variant]") -> None:
+    def check_settings(self, variants: "Sequence[Variant]") -> None:
         """Raise ValueError for an unknown method, setting or preset, before any model is opened."""
         from underpaint.runtime.methods.registry import TUNED, resolve
 
         preset, temperature = TUNED if self.preset is None else read_preset(self.preset), self.checked_temperature()
-        for one in asked:
+        for one in variants:
             resolve(one.method, temperature, None, one.settings, preset)
 
     def plan(
-        self, pipeline: "OpenModels", sampling: "SamplingParams", asked: "Sequence[Variant]", chosen: "ChosenPrompts"
+        self, pipeline: "OpenModels", sampling: "SamplingParams", variants: "Sequence[Variant]", chosen: "ChosenPrompts"
     ) -> "ComparisonPlan":
         """Return the drawing plan, whose methods do not have the pass costs yet.
 
@@ -95,7 +95,7 @@ class RunOptions:
         from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
 
         preset = self.preset_of(pipeline)
-        methods = build_methods(pipeline, asked, sampling.temperature, preset)
+        methods = build_methods(pipeline, variants, sampling.temperature, preset)
         check_promises(method.config for method in methods)
         check_costs(self.setting or (), pipeline)
         return ComparisonPlan(methods, chosen.conditions, tuple(range(self.seeds)), sampling, preset)

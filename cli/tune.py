@@ -149,7 +149,7 @@ def tune(
         )
         about = {"skip": prompt_options.prompts_skip, "count": len(chosen.conditions), **chosen.source}
     preset_file = run_tuning(tuning, about, form)
-    show([found_table(preset_file, bound)], form)
+    show([preset_table(preset_file, bound)], form)
     if preset_file.methods:
         named = ",".join(preset_file.methods)
         then = f"underpaint compare --preset {preset} --methods {named} --prompts-skip {about['skip'] + count}"
@@ -208,9 +208,9 @@ def checked_tables(
     return tables_with_costs(pipeline, configs, samplings[0])
 
 
-def prompts_to_choose(pipeline: "OpenModels", asked: PromptOptions, count: int) -> PromptOptions:
+def prompts_to_choose(pipeline: "OpenModels", options: PromptOptions, count: int) -> PromptOptions:
     """Return the prompt options: those of a file, or else with `count` of the models' own prompts."""
-    return replace(asked, prompts_count=count) if asked.prompts_file is None else asked
+    return replace(options, prompts_count=count) if options.prompts_file is None else options
 
 
 def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "PresetFile":
@@ -253,10 +253,10 @@ def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "Pres
     return preset
 
 
-def found_table(found: "PresetFile", bound: "QualityBound | None") -> ResultTable:
+def preset_table(preset: "PresetFile", bound: "QualityBound | None") -> ResultTable:
     """Return a table of the chosen settings, with one row per method and temperature."""
     rows = []
-    for name, method in found.methods.items():
+    for name, method in preset.methods.items():
         for one in (method.sampled, method.greedy):
             if one is not None:
                 settings = (

@@ -81,20 +81,20 @@ class PromptOptions:
 
 
 def choose(
-    pipeline: "OpenModels", texts: Sequence[str], asked: PromptOptions, file: "PromptFile | None" = None
+    pipeline: "OpenModels", texts: Sequence[str], options: PromptOptions, file: "PromptFile | None" = None
 ) -> "ChosenPrompts":
     """Return typed prompts, a file's, or built-in ones; print on standard error how many of a file are left out.
 
-    file: the file that `asked` names, if it was read already, as for several models.
+    file: the file that `options` names, if it was read already, as for several models.
     """
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.evaluation.file_conditions import ChosenPrompts, read_file_conditions
 
-    if texts and asked.prompts_file is not None:
+    if texts and options.prompts_file is not None:
         raise ValueError("expected --prompts FILE or prompts on the command line, got both; leave one out")
-    file = file or asked.file()
+    file = file or options.file()
     if file is None:
-        return ChosenPrompts(read_conditions(pipeline, texts, asked.prompts_count, asked.prompts_skip))
+        return ChosenPrompts(read_conditions(pipeline, texts, options.prompts_count, options.prompts_skip))
     chosen = read_file_conditions(pipeline, file)
     if chosen.unknown:
         prompt, reason = chosen.unknown[0]
