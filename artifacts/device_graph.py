@@ -85,7 +85,7 @@ def written_value(layer: int) -> str:
     return f"written_value_{layer}"
 
 
-def made_features(drafter: bool) -> str:
+def features_output(drafter: bool) -> str:
     """Name of the output with the features."""
     return PREDICTED_FEATURES if drafter else FEATURES
 
@@ -111,7 +111,7 @@ def layers_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
 def layers_outputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The outputs of a pass through the layers: features, and the caches."""
     kind = PRECISION_TYPES[config.precision]
-    features = TensorSpec(made_features(config.drafter), kind, ("R", "T", config.dim))
+    features = TensorSpec(features_output(config.drafter), kind, ("R", "T", config.dim))
     return (features, *(spec for pair in cache_specs(config) for spec in pair[1:]))
 
 

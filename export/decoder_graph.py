@@ -160,7 +160,7 @@ def write_layers(
     if graph.has("norm"):
         hidden = norm(graph, hidden, "norm", config)
     wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)
-    graph.node("Reshape", [hidden, wide], device_graph.made_features(config.drafter))
+    graph.node("Reshape", [hidden, wide], device_graph.features_output(config.drafter))
 
 
 def _with_places(specs: Sequence[TensorSpec], places: int | None) -> list[TensorSpec]:

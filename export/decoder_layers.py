@@ -146,7 +146,7 @@ def read_features(graph: GraphWriter, features: str, embedded: str) -> str:
 def layer(
     graph: GraphWriter,
     nodes: DecoderNodes,
-    given: LayerPass,
+    layer_pass: LayerPass,
     hidden: str,
     index: int,
     names: tuple[str | None, str | None] = (None, None),
@@ -156,8 +156,8 @@ def layer(
     stem, after = f"layers.{index}.", config.post_norm
     normed = graph.has(f"{stem}attention_norm")
     read = norm(graph, hidden, f"{stem}attention_norm", config) if normed and not after else hidden
-    query, key, value = _query_key_value(graph, nodes, given, read, stem, names)
-    mixed = given.attention.mix(graph, config, index, query, (key, value))
+    query, key, value = _query_key_value(graph, nodes, layer_pass, read, stem, names)
+    mixed = layer_pass.attention.mix(graph, config, index, query, (key, value))
     heads_wide = graph.integers(-1, config.heads * config.head_dim)
     flat = graph.node("Reshape", [graph.node("Transpose", [mixed], perm=[0, 2, 1, 3]), heads_wide])
     out_norm = f"{stem}attention_norm" if after and normed else None

@@ -299,7 +299,7 @@ def compare(
     if config.drafter:
         case_errors = {}
         for name, scales in (("random", (1.0,)), ("large_features", LARGE[precision])):
-            features, expected = _told_apart(case, random, scales, rng)
+            features, expected = _distinguishable_features(case, random, scales, rng)
             case_errors[name] = compare_image(case, random, expected, features)
         return Report(case_errors)
     image = with_eol_tokens(config, random)
@@ -316,7 +316,7 @@ def compare(
     return Report(case_errors, parting(case) if greedy else None)
 
 
-def _told_apart(
+def _distinguishable_features(
     case: ParityCase, tokens: IntArray, scales: tuple[float, ...], rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], Expected]:
     """Draw random features at the first of `scales` at which float32 distinguishes a wrong graph from rounding.

@@ -168,10 +168,10 @@ class GraphWriter:
         if self.precision == "fp32":
             return self.product(value, name)
         if self.bare:
-            return self.node("MatMul", [self.widen(value), self._given(name, "float32")])
+            return self.node("MatMul", [self.widen(value), self._weight_input(name, "float32")])
         return self.node("MatMul", [self.widen(value), self.widen(self.weight(name))])
 
-    def _given(self, name: str, dtype: ElementType) -> str:
+    def _weight_input(self, name: str, dtype: ElementType) -> str:
         """Return the weight `name` as an input."""
         if name not in self._values:
             values = self._weights[name]()
@@ -184,7 +184,7 @@ class GraphWriter:
         if name in self._values or name in self._matrices:
             return
         if self.bare:
-            self._given(name, PRECISION_TYPES[self.precision])
+            self._weight_input(name, PRECISION_TYPES[self.precision])
             return
         weight = self._weights[name]()
         if isinstance(weight, ScaledRows) and int8:
@@ -283,8 +283,10 @@ class GraphWriter:
         """
         return self._branch(condition, self._inside("then", body), self._inside("else", otherwise), names)
 
-    def where_asked(self, asked: str, body: Callable[["GraphWriter"], None], names: Sequence[str | None]) -> list[str]:
-        """Add a `branch` that runs `body` if `asked`, and has empty outputs otherwise."""
+    def branch_if(
+        self, condition: str, body: Callable[["GraphWriter"], None], names: Sequence[str | None]
+    ) -> list[str]:
+        """Add a `branch` that runs `body` if `condition`, and has empty outputs otherwise."""
         inside = self._inside("then", body)
 
         def nothing(inner: GraphWriter) -> None:
@@ -293,7 +295,7 @@ class GraphWriter:
                 empty = inner.constant(np.zeros(0, dtype=helper.tensor_dtype_to_np_dtype(kind)))
                 inner._outputs.append(helper.make_tensor_value_info(inner.node("Identity", [empty]), kind, None))
 
-        return self._branch(asked, inside, self._inside("else", nothing), names)
+        return self._branch(condition, inside, self._inside("else", nothing), names)
 
     def _branch(
         self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto, names: Sequence[str | None]
@@ -309,14 +311,14 @@ class GraphWriter:
         body(inner)
         return helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
 
-    def write(self, path: Path, told: Mapping[str, str] | None = None) -> None:
+    def write(self, path: Path, metadata: Mapping[str, str] | None = None) -> None:
         """Check the graph and write it; see `content`."""
-        path.write_bytes(self.content(told))
+        path.write_bytes(self.content(metadata))
 
-    def content(self, told: Mapping[str, str] | None = None) -> bytes:
+    def content(self, metadata: Mapping[str, str] | None = None) -> bytes:
         """Return the checked graph as bytes. Raises onnx.checker.ValidationError if the graph is invalid.
 
-        told: metadata of the file.
+        metadata: entries of the file.
         """
         outside = [tensor for tensor in self._tensors if tensor.data_location == TensorProto.EXTERNAL]
         inside = [tensor for tensor in self._tensors if tensor.data_location != TensorProto.EXTERNAL]
@@ -324,7 +326,7 @@ class GraphWriter:
         # Check with shapes instead of weights, because checking copies its input.
         onnx.checker.check_model(self._model([*self._inputs, *shapes], inside), full_check=True)
         model = self._model(self._inputs, self._tensors)
-        helper.set_model_props(model, dict(told or {}))
+        helper.set_model_props(model, dict(metadata or {}))
         content: bytes = model.SerializeToString(deterministic=True)
         return content
 

@@ -30,10 +30,10 @@ class ErrorSum:
     def __init__(self) -> None:
         self._largest, self._total, self._count, self._scale = 0.0, 0.0, 0, 1.0
 
-    def add(self, found: NDArray[Any] | Tensor, expected: Tensor) -> None:
+    def add(self, actual: NDArray[Any] | Tensor, expected: Tensor) -> None:
         """Add a part, as an array or a tensor on any device; infinite if shapes differ or a value is not finite."""
         expected_values = expected.detach().float().numpy()
-        values = found.float().cpu().numpy() if isinstance(found, Tensor) else found.astype(np.float32)
+        values = actual.float().cpu().numpy() if isinstance(actual, Tensor) else actual.astype(np.float32)
         if values.shape != expected_values.shape or not np.isfinite(values).all():
             self._largest = self._total = float("inf")
             return
@@ -48,10 +48,10 @@ class ErrorSum:
         return Errors(self._largest / self._scale, self._total / self._scale / max(1, self._count))
 
 
-def errors(found: NDArray[Any], expected: Tensor) -> Errors:
+def errors(actual: NDArray[Any], expected: Tensor) -> Errors:
     """Errors of one output; infinite if shapes differ or a value is not finite."""
     error_sum = ErrorSum()
-    error_sum.add(found, expected)
+    error_sum.add(actual, expected)
     return error_sum.errors()
 
 

@@ -19,21 +19,22 @@ from underpaint.artifacts.decoder_graph import (
 from underpaint.export.graph import GraphWriter
 
 
-def write_probs(graph: GraphWriter, vocab_size: int, asked: str | None = None) -> None:
-    """Add the output `probs`, computed from `logits`, and the sampling inputs. asked: optional condition for it.
+def write_probs(graph: GraphWriter, vocab_size: int, condition: str | None = None) -> None:
+    """Add the output `probs`, computed from `logits`, and the sampling inputs.
 
+    condition: a bool scalar, without which `probs` is empty; None always computes it.
     The inputs are `artifacts.decoder_graph.SAMPLING_INPUTS`; the graph computes `algos.rows.sampling_probs`.
     """
     graph.inputs(SAMPLING_INPUTS)
     graph.output(PROBS, "float32", ["T", vocab_size])
-    if asked is None:
+    if condition is None:
         probability_rows(graph, LOGITS, vocab_size, PROBS)
         return
 
     def body(inner: GraphWriter) -> None:
         inner.output(probability_rows(inner, LOGITS, vocab_size), "float32", ["T", vocab_size])
 
-    graph.where_asked(asked, body, [PROBS])
+    graph.branch_if(condition, body, [PROBS])
 
 
 def probability_rows(graph: GraphWriter, logits: str, vocab_size: int, name: str | None = None) -> str:

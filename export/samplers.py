@@ -56,15 +56,15 @@ def export_between(
     model: TokenSampler | SuperResolution,
     between: Between,
     vq: VQModel,
-    held: Path,
+    codebook_folder: Path,
     folder: Path,
     origin: Origin,
 ) -> Manifest:
     """Write a token sampler or a super-resolution network; its weights are rounded in place.
 
-    The tokenizer `vq` must be the one that it was trained with, and the one in the folder `held`; else ValueError.
+    The tokenizer `vq` must be the one that it was trained with, and the one in `codebook_folder`; else ValueError.
     """
-    settings = _settings(name, between, vq, held)
+    settings = _settings(name, between, vq, codebook_folder)
     round_to_half(model)
     return store_between(name, model, between, settings, folder, origin)
 
@@ -198,31 +198,32 @@ def _name(checkpoint: Path, direction: str, between: Between) -> str:
     )
 
 
-def export_trained(trained: Trained, precision: str, held: Path, aside: Path, told: Origin) -> Manifest:
-    """Write a network into `aside`, for the tokenizer of the export folder `held`. told: origin of the network.
+def export_trained(trained: Trained, precision: str, output: Path, aside: Path, export_origin: Origin) -> Manifest:
+    """Write a network into `aside`, for the tokenizer of the export folder `output`.
 
-    Raises ManifestError if `held` has no usable tokenizer; ValueError if it is not the one from training.
+    export_origin: origin of the network.
+    Raises ManifestError if `output` has no usable tokenizer; ValueError if it is not the one from training.
     """
     name, between = trained.name, trained.between
-    if "vq_decoder" not in names(held):
-        raise ManifestError(f"{held} holds no tokenizer for '{name}'; export it into this folder first (--kind vq)")
-    record = manifest("vq_decoder", held).export
+    if "vq_decoder" not in names(output):
+        raise ManifestError(f"{output} holds no tokenizer for '{name}'; export it into this folder first (--kind vq)")
+    record = manifest("vq_decoder", output).export
     if record is None:
         raise ManifestError(
-            f"{held}: its tokenizer does not say what it was exported from; export it again (--kind vq)"
+            f"{output}: its tokenizer does not say what it was exported from; export it again (--kind vq)"
         )
     loaded = load(str(record.request["kind"]), Path(record.request["checkpoint"]))
     if loaded.vq is None or loaded.checkpoint.digest() != record.checkpoint_sha256:
-        raise ManifestError(f"{loaded.checkpoint.files[0]}: no longer what {held} was exported from; export it again")
+        raise ManifestError(f"{loaded.checkpoint.files[0]}: no longer what {output} was exported from; export it again")
     vq = loaded.vq
-    require_tokenizer(name, between, vq, f"{held} holds")
+    require_tokenizer(name, between, vq, f"{output} holds")
     sides = between.low[1] * vq.config.stride, between.high[1] * vq.config.stride
-    settings = settings_of(between, held) | {"precision": precision}
+    settings = settings_of(between, output) | {"precision": precision}
     origin = Origin(
         f"{KIND} checkpoint {trained.checkpoint.name}",
         f"underpaint export --kind {KIND}",
         "that of the pictures it was trained on, and of the tokenizer's weights",
         trained.training,
-        told.export,
+        export_origin.export,
     )
     return store_between(name + ends_between(*sides), trained.network, between, settings, aside, origin)

@@ -45,7 +45,7 @@ class Folders(NamedTuple):
     """
 
     runs: Path
-    held: Path
+    output: Path
     aside: Path
     report: Report
 
@@ -55,7 +55,7 @@ class Folders(NamedTuple):
 
     def holding(self, file: str) -> Path:
         """Return the folder that contains `file`: the staging folder, else the output folder."""
-        return self.aside if (self.aside / file).is_file() else self.held
+        return self.aside if (self.aside / file).is_file() else self.output
 
     def origin(self, what: str, checkpoint: Path, kind: str, train: str = "world") -> Origin:
         """Return the origin of a run's models. what: the export's name; train: the arguments of `underpaint train`."""
@@ -114,7 +114,7 @@ def _write_tokenizer(folders: Folders) -> tuple[Manifest, ...]:
     return export_tokenizer(load_vq(path), folders.aside, folders.origin("tokenizer", path, "tokenizer"))
 
 
-def _made_by(network: str, sides: _Sides) -> str:
+def _train_arguments(network: str, sides: _Sides) -> str:
     """Return the `underpaint train` arguments for a network between two sides: the stage `world`, or a recipe."""
     return "world" if world_stage(network, sides) else recipe_of(network, sides)
 
@@ -126,7 +126,7 @@ def _sampler(name: str, sides: _Sides) -> Exported:
     def write(folders: Folders) -> tuple[Manifest, ...]:
         path = folders.checkpoint(run)
         made_for = Between.of(read(path, "sampler")["config"])
-        origin = folders.origin(name + ends, path, "sampler", _made_by(name, sides))
+        origin = folders.origin(name + ends, path, "sampler", _train_arguments(name, sides))
         vq, codebook_folder = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
         return (export_between(name + ends, load_sampler(path), made_for, vq, codebook_folder, folders.aside, origin),)
 
@@ -139,7 +139,7 @@ def _super_resolution(sides: _Sides) -> Exported:
     def write(folders: Folders) -> tuple[Manifest, ...]:
         path = folders.checkpoint(name)
         made_for = Between.of(read(path, "superres")["config"])
-        origin = folders.origin(name, path, "superres", _made_by(SUPER_RESOLUTION, sides))
+        origin = folders.origin(name, path, "superres", _train_arguments(SUPER_RESOLUTION, sides))
         vq, codebook_folder = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
         return (
             export_between(name, load_super_resolution(path), made_for, vq, codebook_folder, folders.aside, origin),

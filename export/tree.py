@@ -58,7 +58,7 @@ def write_tree(graph: GraphWriter, nodes: DecoderNodes) -> None:
         declare_common(inner, nodes, more, inner.size(names.TREE_FRONTIER, 1))
 
     outputs = [*TREE_OUTPUTS[:2], *[None] * (3 + common_count(nodes))]
-    begun = graph.where_asked(graph.node("Greater", [levels, none]), start, outputs)
+    begun = graph.branch_if(graph.node("Greater", [levels, none]), start, outputs)
     common, frontier = unpack(nodes, begun[5:], begun[4])
 
     def turn(inner: GraphWriter) -> None:

@@ -26,7 +26,7 @@ _WRAPPERS: Final = ("model", "module", "state_dict", "sd")
 _FOLLOWING: Final = ("freqs_cis", "causal_mask", "rotary_emb.inv_freq")
 """Name endings of buffers in some releases that can be computed from the sizes."""
 _NAMED: Final = 5
-_TOLD_APART: Final = (
+_NEVER_CONSTANT: Final = (
     *("codes.weight", "head.weight", "conditions.weight", "first.weight", "second.weight"),
     *("quantize.embedding.weight", "encoder.conv_in.weight", "decoder.conv_in.weight"),
 )
@@ -165,7 +165,7 @@ def _read(file: Path) -> Any:
                 f"{file}: no PyTorch checkpoint, its first bytes are none; name another file"
             ) from error
         raise CheckpointError(
-            f"{file}: refused, its pickle asks for more than tensors and plain data ({_asked_for(error)}); convert it "
+            f"{file}: refused, its pickle asks for more than tensors and plain data ({_request(error)}); convert it "
             "to safetensors on a machine that you can lose"
         ) from error
     except (*UNREADABLE, OSError) as error:
@@ -184,7 +184,7 @@ def _is_pickle(file: Path) -> bool:
     return start == b"PK" or (start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"))
 
 
-def _asked_for(error: Exception) -> str:
+def _request(error: Exception) -> str:
     """Return the line of PyTorch's error that names the request, without its advice to load the file unsafely."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     request_lines = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
@@ -317,7 +317,7 @@ def fill(
         low, high = tensor.aminmax()
         if not (low.isfinite() and high.isfinite()):
             problems[f"not finite as {dtype}"].append(name)
-        elif low == high and ((tensor.numel() > 1 and name in _TOLD_APART) or (low == 0 and name == _NORM)):
+        elif low == high and ((tensor.numel() > 1 and name in _NEVER_CONSTANT) or (low == 0 and name == _NORM)):
             problems[f"the same number everywhere as {dtype}"].append(f"{name} ({low.item():g})")
         state[name] = tensor
     messages = [f"{_some(names)} {what}" for what, names in problems.items() if names]

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.artifacts.device_graph import cache_specs, cached_width, made_features
+from underpaint.artifacts.device_graph import cache_specs, cached_width, features_output
 from underpaint.runtime.engines.context import EngineError, bind, onnx_runtime
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -78,7 +78,7 @@ def bind_layers(
         features: The output of the graph.
         caches: The caches, in the order of `cache_specs`.
     """
-    read, written = dict[str, torch.Tensor](), {made_features(config.drafter): features}
+    read, written = dict[str, torch.Tensor](), {features_output(config.drafter): features}
     for (before, after), cache in zip(cache_specs(config), caches, strict=True):
         read[before.name] = written[after.name] = cache
     return bind({**inputs, **read}, written)

@@ -28,7 +28,7 @@ from underpaint.artifacts.model_index import read_index
 from underpaint.cli.app import app as underpaint
 from underpaint.export import checkpoint, decoders
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.decoder_parity import LARGE, _told_apart, compare, prepare
+from underpaint.export.decoder_parity import LARGE, _distinguishable_features, compare, prepare
 from underpaint.export.verify import ProviderResult, verify
 from underpaint.models.published.families import KINDS
 from underpaint.models.published.load import load
@@ -390,6 +390,6 @@ def test_a_drafter_is_not_refused_for_float32s_own_rounding(tmp_path: Path) -> N
     for weight in (1.0, 0.05):
         with torch.no_grad():
             decoder.get_parameter("layers.0.qkv.weight").mul_(weight)
-        features, _ = _told_apart(case, np.arange(1024) % VOCAB, LARGE["fp32"], np.random.default_rng(0))
+        features, _ = _distinguishable_features(case, np.arange(1024) % VOCAB, LARGE["fp32"], np.random.default_rng(0))
         sizes.append(round(float(features.std())))
     assert sizes == [3, 30]
