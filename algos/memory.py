@@ -23,15 +23,15 @@ def free_bytes() -> int:
         return available
 
 
-def check_memory(what: str, setting: str, asked: int, bytes_each: int, remedy: str = "") -> None:
-    """Raise ValueError, with the largest possible count, if `asked` items of `bytes_each` bytes exceed free memory.
+def check_memory(what: str, setting: str, count: int, bytes_each: int, remedy: str = "") -> None:
+    """Raise ValueError, with the largest possible count, if `count` items of `bytes_each` bytes exceed free memory.
 
     what: The items to allocate. setting: The option that sets their number. remedy: Further advice, "; ..." or empty.
     """
     free = free_bytes()
-    if asked * bytes_each > free:
+    if count * bytes_each > free:
         raise ValueError(
-            f"{setting}: {what} would take {asked * bytes_each / _GIB:,.1f} GiB at {asked:,}, this machine has "
+            f"{setting}: {what} would take {count * bytes_each / _GIB:,.1f} GiB at {count:,}, this machine has "
             f"{free / _GIB:,.1f} GiB free; expected at most {free // max(bytes_each, 1):,}{remedy}"
         )
 

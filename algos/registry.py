@@ -44,12 +44,12 @@ class Named(Protocol):
 
 
 Spec = TypeVar("Spec", bound=Named)
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a hint for the unknown `name`: the nearest name in `known`, then all of them."""
-    names = sorted(known)
+def suggest(name: str, known_names: Iterable[str]) -> str:
+    """Return a hint for the unknown `name`: the nearest of `known_names`, then all of them."""
+    names = sorted(known_names)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     return (f"did you mean '{near[0]}'? " if near else "") + f"known: {', '.join(names)}"
 
@@ -184,7 +184,7 @@ def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
     return defaults
 
 
-def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> Made:
+def build(make: Callable[..., T], settings: Mapping[str, Any], what: str) -> T:
     """Return `make(**settings)` for a dataclass `make`; raise ValueError on an unknown, missing or invalid setting."""
     fields = settings_fields(make)
     for name in settings:

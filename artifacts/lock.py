@@ -24,7 +24,7 @@ def check_free(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` against other processes, and create it if missing; raises FolderInUse if another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE

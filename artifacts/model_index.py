@@ -96,18 +96,18 @@ class ModelIndex:
         entries = {name: self.models[name] for name in sorted(set(names)) if name in self.models}
         return {name: entry.weights_sha256 or entry.sha256 for name, entry in entries.items()}
 
-    def resolution(self, asked: int | None = None) -> ResolutionEntry:
-        """The entry for pictures with `asked` pixels or rows of codes per side; None returns the largest.
+    def resolution(self, size: int | None = None) -> ResolutionEntry:
+        """The entry for pictures with `size` pixels or rows of codes per side; None returns the largest.
 
         Raises ManifestError, with the known resolutions, if there is none.
         """
-        if asked is None:
+        if size is None:
             return self.resolutions[-1]
         for entry in self.resolutions:
-            if asked == (entry.grid[0] if entry.side is None else entry.side):
+            if size == (entry.grid[0] if entry.side is None else entry.side):
                 return entry
         choices = ", ".join(str(entry.grid[0] if entry.side is None else entry.side) for entry in self.resolutions)
-        raise ManifestError(f"resolution {asked}: the folder draws {choices}; choose one of these")
+        raise ManifestError(f"resolution {size}: the folder draws {choices}; choose one of these")
 
 
 def read_manifests(folder: Path) -> dict[str, Manifest]:
@@ -202,10 +202,10 @@ def family_of(folder: Path) -> str:
     return before.family if before else ""
 
 
-def entry_of(found: Manifest) -> ModelEntry:
+def entry_of(manifest: Manifest) -> ModelEntry:
     """The entry of a model in an index."""
-    weights = asdict(found).get("weights")
-    return ModelEntry(found.kind, found.sha256, weights["sha256"] if weights else None)
+    weights = asdict(manifest).get("weights")
+    return ModelEntry(manifest.kind, manifest.sha256, weights["sha256"] if weights else None)
 
 
 def known_condition(condition: str, where: str) -> str:

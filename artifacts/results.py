@@ -74,10 +74,10 @@ def read_results(path: Path) -> dict[str, Any]:
     return results
 
 
-def fingerprint(found: Mapping[str, Any]) -> str:
+def fingerprint(results: Mapping[str, Any]) -> str:
     """12 hex digits that identify a run by kind, machine, model (its hashes) and settings, not by its figures."""
     identity = {
-        key: found.get(key) for key in ("kind", "machine", "model", "settings", "verifier", "models", "weights")
+        key: results.get(key) for key in ("kind", "machine", "model", "settings", "verifier", "models", "weights")
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -158,7 +158,7 @@ def _whole(text: str) -> int:
     return value
 
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Within:
     high: float
 
 
-def build_typed(kind: type[Made], values: object, what: str) -> Made:
+def build_typed(kind: type[T], values: object, what: str) -> T:
     """Build the dataclass `kind` from a JSON object, including nested dataclasses and tuples.
 
     Raises ValueError, with `what` and the field, if `values` is no object, a field is unknown or missing, or a value
@@ -253,19 +253,19 @@ def _short_repr(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def check_format(found: object, newest: int, remedy: str) -> None:
+def check_format(file_format: object, newest: int, remedy: str) -> None:
     """Raise ValueError unless a file has the format that is read here.
 
     Args:
-        found: The format named in the file; None if there is none.
+        file_format: The format named in the file; None if there is none.
         newest: The format that this version reads and writes.
         remedy: Advice for a file of an older format, or of none.
     """
-    if is_version(found, newest):
+    if is_version(file_format, newest):
         return
     expected = f"expected format {newest}"
-    if type(found) is int and found > newest:
-        raise ValueError(f"{expected}, got {found}: a newer version wrote it; install a newer underpaint")
-    if type(found) is int and found >= 1:
-        raise ValueError(f"{expected}, got {found}: an older version wrote it; {remedy}")
-    raise ValueError(f"{expected}, got {'none' if found is None else repr(found)[:40]}; {remedy}")
+    if type(file_format) is int and file_format > newest:
+        raise ValueError(f"{expected}, got {file_format}: a newer version wrote it; install a newer underpaint")
+    if type(file_format) is int and file_format >= 1:
+        raise ValueError(f"{expected}, got {file_format}: an older version wrote it; {remedy}")
+    raise ValueError(f"{expected}, got {'none' if file_format is None else repr(file_format)[:40]}; {remedy}")

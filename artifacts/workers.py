@@ -100,11 +100,11 @@ class _Waiting(Generic[Job]):
 class _Process:
     """One process, with the pipe to it."""
 
-    def __init__(self, work: bytes, environment: Mapping[str, str], known: tuple[type[Exception], ...]) -> None:
+    def __init__(self, work: bytes, environment: Mapping[str, str], known_errors: tuple[type[Exception], ...]) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_serve, args=(theirs, work, dict(environment), known), daemon=True
+            target=_serve, args=(theirs, work, dict(environment), known_errors), daemon=True
         )
         self.process.start()
         theirs.close()
@@ -133,13 +133,13 @@ class Processes(Generic[Job, Result]):
         work: The function that runs a job; it can be pickled.
         count: Number of processes, at least 1.
         environment: Variables that are set in them before `work` is imported.
-        known: Errors of a job that are raised as they are; all others become a WorkerError with their traceback.
+        known_errors: Errors of a job that are raised as they are; all others become a WorkerError with their traceback.
     """
 
     work: Callable[[Job], Result]
     count: int
     environment: Mapping[str, str] = field(default_factory=dict)
-    known: tuple[type[Exception], ...] = ()
+    known_errors: tuple[type[Exception], ...] = ()
     _running: list[_Process] = field(default_factory=list)
 
     def run(self, jobs: Sequence[Job], more: Callable[[Result], Iterable[Job]] = _no_more) -> Iterator[Result]:
@@ -161,7 +161,7 @@ class Processes(Generic[Job, Result]):
             if worker.job is None:
                 worker.take(waiting)
         for _ in range(min(self.count - len(self._running), len(waiting.jobs))):
-            self._running.append(_Process(pickle.dumps(self.work), self.environment, self.known))
+            self._running.append(_Process(pickle.dumps(self.work), self.environment, self.known_errors))
             self._running[-1].take(waiting)
 
     def _finished(
@@ -187,14 +187,14 @@ class Processes(Generic[Job, Result]):
 
 
 def local_workers(
-    work: Callable[[Job], Result], count: int, known: tuple[type[Exception], ...] = ()
+    work: Callable[[Job], Result], count: int, known_errors: tuple[type[Exception], ...] = ()
 ) -> Workers[Job, Result]:
     """`count` processes of one thread each, or this process if `count` is 1. See `Processes` for the arguments."""
-    return ThisProcess(work) if count == 1 else Processes(work, count, ONE_THREAD, known)
+    return ThisProcess(work) if count == 1 else Processes(work, count, ONE_THREAD, known_errors)
 
 
 def _serve(
-    pipe: connection.Connection, work: bytes, environment: Mapping[str, str], known: tuple[type[Exception], ...]
+    pipe: connection.Connection, work: bytes, environment: Mapping[str, str], known_errors: tuple[type[Exception], ...]
 ) -> None:
     """Run the jobs from a pipe until its other end is closed, or the process that started this one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process
@@ -212,7 +212,7 @@ def _serve(
         try:
             do = do or pickle.loads(work)
             answer = True, do(job)
-        except known as error:
+        except known_errors as error:
             answer = False, error
         except Exception:
             answer = False, traceback.format_exc()
@@ -259,7 +259,7 @@ class RayWorkers(Generic[Job, Result]):
     address: str | None = None
     threads: int = 1
     gpus: int = 0
-    known: tuple[type[Exception], ...] = ()
+    known_errors: tuple[type[Exception], ...] = ()
 
     def run(self, jobs: Sequence[Job], more: Callable[[Result], Iterable[Job]] = _no_more) -> Iterator[Result]:
         ray = load_ray()
@@ -307,7 +307,7 @@ class RayWorkers(Generic[Job, Result]):
                 hand_out()
                 continue
             except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, self.known):
+                if isinstance(error.cause, self.known_errors):
                     raise error.cause from error
                 raise WorkerError(f"{job} failed:\n{error}" if job else str(error)) from error
             free.append(actor)

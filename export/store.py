@@ -16,7 +16,7 @@ from onnx import TensorProto, numpy_helper
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import manifest
 from underpaint.artifacts.index_writer import write_index
-from underpaint.artifacts.lock import held
+from underpaint.artifacts.lock import folder_lock
 from underpaint.artifacts.manifest import ExportRecord, Manifest, WeightsEntry, digest
 from underpaint.artifacts.model_index import INDEX
 from underpaint.export.graph import external
@@ -63,7 +63,7 @@ def staged(folder: Path, family: str | None = None, sampling_params: SamplingPar
     """
     is_new = not folder.exists()
     try:
-        with held(folder):
+        with folder_lock(folder):
             for leftover in folder.glob(f"{_ASIDE}*"):  # left by a killed export: no other export is running here
                 shutil.rmtree(leftover, ignore_errors=True)
             with _moved_into(folder, family, sampling_params) as aside:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.artifacts.files import named
-from underpaint.artifacts.lock import held
+from underpaint.artifacts.lock import folder_lock
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.text import CaptionedTarget
@@ -144,7 +144,7 @@ def draw_scenes(
     todo = [chunk for chunk in range(chunks) if (rows[places[chunk]] < 0).any()]
     drawn_count = (chunks - len(todo)) * CHUNK
     progress(drawn_count, len(word_ids))
-    with held(folder), stop_on_interrupt() as stop_event:
+    with folder_lock(folder), stop_on_interrupt() as stop_event:
         for chunk in todo:
             here = places[chunk]
             rows[here, word_ids.shape[1] :] = _draw_chunk(model, word_ids[here], settings, chunk)

@@ -21,7 +21,7 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.artifacts.files import replacing
-from underpaint.artifacts.lock import held
+from underpaint.artifacts.lock import folder_lock
 from underpaint.artifacts.strict_json import read_object
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.live.drafter import check_eagle3, described, new_drafter, new_eagle3, target_layers
@@ -73,7 +73,7 @@ def draw_pictures(
     about: dict[str, Any] = {"target": target_fingerprint(live), "prompts": digest, "grid": list(live.grid)}
     about |= {"sampling": repr(params), "seed": seed}
     codes = np.full((len(prompts), live.grid.cells), -1, dtype=np.int32)
-    with held(out):
+    with folder_lock(out):
         if path.is_file():
             _check_same(read_object(out / ABOUT), about, path)
             codes = np.load(path)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor, nn
 
 from underpaint.artifacts.files import replacing
-from underpaint.artifacts.lock import held
+from underpaint.artifacts.lock import folder_lock
 from underpaint.models.checkpoints import load_whole
 from underpaint.training.history import RecipeInputs, refuse_other_seed, runs_with
 from underpaint.training.interrupt import stop_on_interrupt
@@ -214,7 +214,7 @@ def train(
         FloatingPointError: The loss is not finite.
     """
     recipe_inputs = recipe_inputs or RecipeInputs()
-    with held(out), stop_on_interrupt() as interrupted:
+    with folder_lock(out), stop_on_interrupt() as interrupted:
         path = out / CHECKPOINT
         device = next(model.parameters()).device
         optimiser = Optimisers(

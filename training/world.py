@@ -89,7 +89,7 @@ def train_world(
     if unknown:
         raise ValueError(f"world: there is no stage {', '.join(unknown)}; expected some of {', '.join(names)}")
     reports: list[StageReport] = []
-    with lock.held(out):
+    with lock.folder_lock(out):
         _check(out / ABOUT, about)
         whole = sum(stage.share for stage in stages)
         for place, stage in enumerate(stages):

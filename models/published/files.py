@@ -255,12 +255,12 @@ def require(checkpoint: Checkpoint, kind: str, *names: str) -> None:
         raise CheckpointError(f"expected a {kind} checkpoint, {_some(missing)} missing; {_hint(checkpoint, kind)}")
 
 
-def refuse_extra(checkpoint: Checkpoint, kind: str, known: Collection[str], beside: tuple[str, ...] = ()) -> None:
-    """Raise CheckpointError if there are parameters other than `known`, buffers, and names that begin with `beside`.
+def refuse_extra(checkpoint: Checkpoint, kind: str, known_names: Collection[str], beside: tuple[str, ...] = ()) -> None:
+    """Raise CheckpointError if there are parameters except `known_names`, buffers, and names that begin with `beside`.
 
     An unread parameter would mean that the published model computes something else than the loaded one.
     """
-    extra = sorted(name for name in set(checkpoint.tensors) - set(known) if not name.startswith(beside))
+    extra = sorted(name for name in set(checkpoint.tensors) - set(known_names) if not name.startswith(beside))
     extra = [name for name in extra if not name.endswith(_FOLLOWING)]
     if extra:
         raise CheckpointError(f"expected a {kind} checkpoint, {_some(extra)} not known; {_hint(checkpoint, kind)}")

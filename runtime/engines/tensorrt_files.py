@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from underpaint.algos.registry import build
 from underpaint.artifacts.install import install_hint
-from underpaint.artifacts.lock import held
+from underpaint.artifacts.lock import folder_lock
 from underpaint.artifacts.manifest import Manifest
 from underpaint.artifacts.strict_json import read_object
 from underpaint.runtime.engines.context import EngineError
@@ -90,7 +90,7 @@ def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
     """Write a plan and its record, and return the plan's path; a full disk (OSError) keeps an earlier pair."""
     place = paths(folder, record.model, record.backend)
     staged = folder / f".{place.engine.name}.staged"  # overwrites the files of an aborted build
-    with held(staged):
+    with folder_lock(staged):
         _write_pair(staged, place, content, record)
     return place.engine
 

@@ -59,7 +59,7 @@ def workers(on: str = "local", jobs: int = 1, address: str | None = None) -> Wor
     """
     known_errors = (ValueError, OSError)
     if on == "ray":
-        return RayWorkers(simulate, jobs, address, known=known_errors)
+        return RayWorkers(simulate, jobs, address, known_errors=known_errors)
     return local_workers(simulate, jobs, known_errors)
 
 
