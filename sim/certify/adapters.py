@@ -107,15 +107,15 @@ class WalkVerifier(Verifier):
     """A token-wise walk that caches its distributions for every draft it has seen."""
 
     walk: TokenWiseWalk
-    known: dict[int, WalkOfDraft] = field(default_factory=dict, init=False)
+    walks: dict[int, WalkOfDraft] = field(default_factory=dict, init=False)
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         return [guarded(partial(self._of(draft).decide, row)) for draft, row in zip(drafts, noise, strict=True)]
 
     def _of(self, draft: DraftRequest) -> WalkOfDraft:
-        draft_walk = self.known.get(id(draft))
+        draft_walk = self.walks.get(id(draft))
         if draft_walk is None:
-            draft_walk = self.known[id(draft)] = WalkOfDraft(self.walk, draft)
+            draft_walk = self.walks[id(draft)] = WalkOfDraft(self.walk, draft)
         return draft_walk
 
 

@@ -333,22 +333,22 @@ def _impossible(case: VerifierCase, decisions: Sequence[Mapping[Hashable, float]
     }
 
 
-def finding_to_dict(found: Measurement) -> dict[str, Any]:
+def finding_to_dict(measurement: Measurement) -> dict[str, Any]:
     """Convert a measurement to plain values for JSON, without its distributions of decisions."""
     return {
-        "how": found.how,
-        "total_variation": found.total_variation,
-        "unseen": found.unseen,
-        "node": failing_node(found),
-        "fault": None if found.fault is None else asdict(found.fault),
-        "fault_tokens": list(found.fault_tokens),
-        "fault_noise": list(found.fault_noise),
-        "difference": None if found.difference is None else asdict(found.difference),
+        "how": measurement.how,
+        "total_variation": measurement.total_variation,
+        "unseen": measurement.unseen,
+        "node": failing_node(measurement),
+        "fault": None if measurement.fault is None else asdict(measurement.fault),
+        "fault_tokens": list(measurement.fault_tokens),
+        "fault_noise": list(measurement.fault_noise),
+        "difference": None if measurement.difference is None else asdict(measurement.difference),
     }
 
 
-def failing_node(found: Measurement) -> int | None:
+def failing_node(measurement: Measurement) -> int | None:
     """The node at which a case fails: where the distribution first differs, or else the node of the fault."""
-    if found.difference is not None:
-        return found.difference.node
-    return found.fault.node if found.fault is not None else None
+    if measurement.difference is not None:
+        return measurement.difference.node
+    return measurement.fault.node if measurement.fault is not None else None

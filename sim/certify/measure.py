@@ -12,7 +12,7 @@ from underpaint.algos.enumeration import total_variation
 from underpaint.sim.certify.case import SequenceDistribution, Tokens, VerifierCase, contexts, prefix_masses
 from underpaint.sim.certify.measurement import DistributionDifference, Effort, How, Measurement
 from underpaint.sim.certify.quantiles import TooManyBoxes, find_boxes
-from underpaint.sim.certify.subjects import Cycles, Decisions, FaultFound, Subject, round_to_bits, rounded_drafts
+from underpaint.sim.certify.subjects import Cycles, Decisions, FaultError, Subject, round_to_bits, rounded_drafts
 from underpaint.sim.certify.verifier import Fault, Verifier
 
 EXACT: Final = {53: 1e-10, 24: 1e-5, 11: 4e-3, 8: 3e-2}
@@ -47,7 +47,7 @@ def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None
             except TooManyBoxes:
                 how = "samples"
         return _by_samples(case, subject, bits, verifier.noise == "seeds", effort)
-    except FaultFound as error:
+    except FaultError as error:
         tokens = subject.tree_tokens(error.item)
         return Measurement(how, 1.0, 0.0, 0, fault=error.fault, fault_tokens=tokens, fault_noise=error.noise)
 
@@ -77,10 +77,10 @@ def find_bits(verifier: Verifier, case: VerifierCase) -> int:
         return list(subject.ask(items, points * 2.0**-53))
 
     try:
-        boxes = find_boxes(ask, subject.weights, subject.dims, 53, 64, 20_000).found
+        boxes = find_boxes(ask, subject.weights, subject.dims, 53, 64, 20_000).boxes
     except TooManyBoxes:
         return 53
-    except FaultFound:  # float32 rounds a uniform next to 1 to 1, which such a function does not accept
+    except FaultError:  # float32 rounds a uniform next to 1 to 1, which such a function does not accept
         return 53 if measure(case, verifier, Effort(checks=64, bits=24)).kind == "faulty" else 24
     items = np.array([box.item for box in boxes])
     points = np.concatenate([[box.low for box in boxes], [box.high - 1 for box in boxes]]) * 2.0**-53
@@ -91,17 +91,17 @@ def find_bits(verifier: Verifier, case: VerifierCase) -> int:
             try:
                 if other.ask(np.concatenate([items, items]), noise) == outcomes:
                     return bits
-            except FaultFound:
+            except FaultError:
                 continue
     return 24 if EXACT[53] < measure(case, verifier, Effort(checks=64)).total_variation < 2.0**-20 else 53
 
 
 def emitted_sequences(
-    case: VerifierCase, subject: Subject, found: Sequence[Mapping[Any, float]]
+    case: VerifierCase, subject: Subject, distributions: Sequence[Mapping[Any, float]]
 ) -> SequenceDistribution:
     """The distribution of sequences of `subject.length` tokens: the emitted ones, then tokens drawn from the target."""
     shares: dict[Tokens, list[float]] = {}
-    for item, (weight, one) in enumerate(zip(subject.weights, found, strict=True)):
+    for item, (weight, one) in enumerate(zip(subject.weights, distributions, strict=True)):
         for outcome, share in one.items():
             shares.setdefault(subject.emitted(item, outcome), []).append(weight * share)
     parts: dict[Tokens, list[float]] = {}
@@ -117,11 +117,11 @@ def _by_quantiles(case: VerifierCase, subject: Subject, bits: int, effort: Effor
 
     boxes = find_boxes(ask, subject.weights, subject.dims, bits, effort.checks, effort.most, effort.seed)
     parts: list[dict[Any, list[float]]] = [{} for _ in subject.weights]
-    for box in boxes.found:
+    for box in boxes.boxes:
         parts[box.item].setdefault(box.outcome, []).append(box.volume(bits))
     distributions = [{outcome: fsum(shares) for outcome, shares in one.items()} for one in parts]
     measured = _compared(case, subject, "quantiles", distributions, boxes.unseen, boxes.asked, EXACT[bits])
-    for box in boxes.found:
+    for box in boxes.boxes:
         if measured.fault is not None and subject.impossible(box.item, box.outcome):
             noise = tuple((box.low * 2.0**-bits).tolist())
             return replace(measured, fault_tokens=subject.tree_tokens(box.item), fault_noise=noise)

@@ -54,7 +54,7 @@ class Boxes(Generic[Outcome]):
     asked: number of requested decisions.
     """
 
-    found: list[Box[Outcome]]
+    boxes: list[Box[Outcome]]
     bits: int
     unseen: float
     asked: int
@@ -67,7 +67,7 @@ class _Search(Generic[Outcome]):
     bits: int
     most: int
     random: np.random.Generator
-    known: dict[tuple[int, bytes], Outcome] = field(default_factory=dict)
+    cache: dict[tuple[int, bytes], Outcome] = field(default_factory=dict)
     corners: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,16 +80,16 @@ class _Search(Generic[Outcome]):
     def outcomes(self, items: IntArray, points: IntArray) -> list[Outcome]:
         """Outcomes from `ask`; repeated points are cached."""
         keys = [(int(item), point.tobytes()) for item, point in zip(items, points, strict=True)]
-        new = {key: place for place, key in enumerate(keys) if key not in self.known}
+        new = {key: place for place, key in enumerate(keys) if key not in self.cache}
         if new:
             places = np.array(list(new.values()))
-            self.known.update(zip(new, self.ask(items[places], points[places]), strict=True))
-        if len(self.known) > self.most:
+            self.cache.update(zip(new, self.ask(items[places], points[places]), strict=True))
+        if len(self.cache) > self.most:
             raise TooManyBoxes(
-                f"{len(self.known)} decisions did not find all thresholds; the decision compares more than one uniform "
+                f"{len(self.cache)} decisions did not find all thresholds; the decision compares more than one uniform "
                 "at a time, or has too many outcomes"
             )
-        return [self.known[key] for key in keys]
+        return [self.cache[key] for key in keys]
 
     def settle(self, open_boxes: list[Box[Outcome]]) -> list[Box[Outcome]]:
         """Cut boxes until all probes of each box have the same outcome."""
@@ -199,7 +199,7 @@ def find_boxes(
         wrong = _disagreeing(boxes, items, points, outcomes)
         if not wrong:
             unseen = log(1.0 / CONFIDENCE) / checks
-            return Boxes(boxes, bits, unseen, len(search.known))
+            return Boxes(boxes, bits, unseen, len(search.cache))
         for place, point in wrong.items():
             box = boxes[place]
             boxes += search.settle(search._split([box], [(box.low, point)]))

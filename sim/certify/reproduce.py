@@ -105,13 +105,13 @@ print("it has", [round(count[token] / max(1, count.total()), 4) for token in ran
 
 
 def script(
-    case: VerifierCase, found: Measurement, target: str, interface: str, cycles: int, times: int = 20_000
+    case: VerifierCase, measurement: Measurement, target: str, interface: str, cycles: int, times: int = 20_000
 ) -> str:
     """Write a script of about twenty lines that samples a verifier on a case and prints the wrong distribution.
 
     Args:
         case: The failing case.
-        found: The measurement of the verifier on the case.
+        measurement: The measurement of the verifier on the case.
         target: "file.py:function" or "module:function".
         interface: How the function is called.
         cycles: Consecutive cycles, for a session.
@@ -127,17 +127,21 @@ def script(
             f"--out: a script can call a Python function as {', '.join(CALLS)} alone, not {target!r} as {interface}; "
             "name a .json file"
         )
-    if found.difference is None and call_kind == "session":
+    if measurement.difference is None and call_kind == "session":
         raise ValueError("--out: a session's fault is no script's; name a .json file")
     whole = place.endswith(".py")
-    finding = f"total variation {found.total_variation:.4g}" if found.difference else found.fault and found.fault.detail
+    finding = (
+        f"total variation {measurement.total_variation:.4g}"
+        if measurement.difference
+        else measurement.fault and measurement.fault.detail
+    )
     summary = f"{target} parts from the target's distribution: {finding}"
     head = (
         HEAD.format(summary=summary, path=str(Path(place).resolve()))
         if whole
         else HEAD_OF_MODULE.format(summary=summary, module=place)
     )
-    before: Sequence[int] = () if found.difference is None else found.difference.before
+    before: Sequence[int] = () if measurement.difference is None else measurement.difference.before
     target_row = case.target_row(tuple(before))
     noise = "int(random.integers(2**31))" if interface == "seeded" else "random.random(len(tokens) + 1)"
     common = {
@@ -175,11 +179,11 @@ def script(
         drafts=drafts,
         after=after,
     )
-    if found.difference is None:  # a single decision, with its noise, shows the fault
-        at = next(place for place, (_, tokens) in enumerate(drafts) if tokens == found.fault_tokens)
+    if measurement.difference is None:  # a single decision, with its noise, shows the fault
+        at = next(place for place, (_, tokens) in enumerate(drafts) if tokens == measurement.fault_tokens)
         loop = LOOP.format(times=1).replace("random.choice(len(drafts), p=[one[0] for one in drafts])", str(at))
-        call = call.replace(noise, f"np.array({list(found.fault_noise)})")
-        call = call.replace(TESTS, f'np.array([{list(found.fault_noise[1:])}], "f4")')
+        call = call.replace(noise, f"np.array({list(measurement.fault_noise)})")
+        call = call.replace(TESTS, f'np.array([{list(measurement.fault_noise[1:])}], "f4")')
         return head + body + RANDOM + loop + call + "    print(tokens, 'gives', out)\n"
     return head + body + RANDOM + LOOP.format(times=times) + call + TAIL.format(**end)
 

@@ -11,7 +11,7 @@ from underpaint.algos.chance import index_of
 from underpaint.sim.certify.case import Tokens
 from underpaint.sim.certify.sessions import SessionModels, Step
 from underpaint.sim.certify.subjects import round_to_bits
-from underpaint.sim.certify.token_wise import still_wanted
+from underpaint.sim.certify.token_wise import residual_after
 
 
 def _same(row: FloatArray) -> FloatArray:
@@ -48,7 +48,7 @@ class SpeculativeSession:
                 if not noise * draft[token] < target[token]:
                     if self.carried:
                         carried_noise.append(noise)
-                    residual = still_wanted(target, draft, token)
+                    residual = residual_after(target, draft, token)
                     return (*drafted[:place], index_of(residual, float(self.recovery_noise(uniforms, length, place))))
             return (*drafted, index_of(models.target((*before, *drafted)), float(uniforms[-1])))
 

@@ -11,7 +11,7 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import DRAWN, Drawn
 from underpaint.sim.certify.case import DraftRequest
-from underpaint.sim.certify.token_wise import TokenWiseWalk, still_wanted
+from underpaint.sim.certify.token_wise import TokenWiseWalk, residual_after
 
 
 class Slip(NamedTuple):
@@ -50,7 +50,7 @@ def _unnormalised(left: FloatArray, offered: FloatArray, token: int) -> FloatArr
 
 def _pair_unnormalised(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
     rest = np.maximum(left - offered, 0.0)
-    return rest if np.count_nonzero(rest) >= 2 else still_wanted(left, offered, token)
+    return rest if np.count_nonzero(rest) >= 2 else residual_after(left, offered, token)
 
 
 def _tried_still_counted(draft: DraftRequest, node: int, token: int, tried: Sequence[int]) -> FloatArray:
@@ -61,7 +61,7 @@ def _tried_still_counted(draft: DraftRequest, node: int, token: int, tried: Sequ
 
 def _after_the_first(draft: DraftRequest, left: FloatArray, node: int, child: int) -> FloatArray:
     first = int(draft.tree.tokens[draft.tree.children()[node][0]])
-    return still_wanted(draft.target_probs[node], RIGHT.offered(draft, node, first, ()), first)
+    return residual_after(draft.target_probs[node], RIGHT.offered(draft, node, first, ()), first)
 
 
 def _to_the_boundary(weights: FloatArray, uniform: float) -> int:
@@ -80,14 +80,14 @@ def _nearest(token: int, vocab_size: int, count: int) -> list[int]:
 
 
 def _neighbours_zeroed(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
-    rest = still_wanted(left, offered, token)
+    rest = residual_after(left, offered, token)
     cut = rest.copy()
     cut[_nearest(token, len(left), 1)] = 0.0
     return cut / cut.sum() if cut.any() else rest
 
 
 def _uniform_on_empty(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
-    cut = still_wanted(left, offered, token).copy()
+    cut = residual_after(left, offered, token).copy()
     cut[_nearest(token, len(left), 1)] = 0.0
     return cut / cut.sum() if cut.any() else np.full(len(left), 1.0 / len(left))
 
@@ -95,7 +95,7 @@ def _uniform_on_empty(left: FloatArray, offered: FloatArray, token: int) -> Floa
 def _draft_zeroed(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
     cut = offered.copy()
     cut[_nearest(token, len(left), 1)] = 0.0
-    return still_wanted(left, cut, token)
+    return residual_after(left, cut, token)
 
 
 ANY = frozenset(DRAWN)
@@ -264,7 +264,7 @@ SLIPS: tuple[Slip, ...] = (
         ANY,
         TokenWiseWalk(
             after=lambda draft, left, node, child: (
-                left if node == 0 else still_wanted(draft.target_probs[0], draft.tree.draft_distribution(0), 0)
+                left if node == 0 else residual_after(draft.target_probs[0], draft.tree.draft_distribution(0), 0)
             )
         ),
     ),

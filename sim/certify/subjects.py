@@ -20,7 +20,7 @@ from underpaint.sim.certify.verifier import (
 )
 
 
-class FaultFound(Exception):
+class FaultError(Exception):
     """A verifier made an error that none may make. item: the draft's number. noise: its uniforms or seed."""
 
     def __init__(self, fault: Fault, item: int, noise: tuple[float, ...] = ()) -> None:
@@ -33,7 +33,7 @@ class Decisions:
     """Query a verifier for its decisions on every draft of a case, for one cycle.
 
     `weights` are the drafts' probabilities, `dims` is the number of uniforms per decision, and `length` the number of
-    compared tokens. `ask` returns one outcome per draft, or raises `FaultFound` at the first invalid one. `exact`
+    compared tokens. `ask` returns one outcome per draft, or raises `FaultError` at the first invalid one. `exact`
     returns the distribution of decisions on each draft.
     """
 
@@ -59,14 +59,14 @@ class Decisions:
             replies = self.verifier.decide(drafts, noise)
         except VerifierStopped as stopped:
             at = stopped.item or 0
-            raise FaultFound(stopped.fault, int(items[at]), tuple(noise[at].tolist())) from stopped
+            raise FaultError(stopped.fault, int(items[at]), tuple(noise[at].tolist())) from stopped
         if len(replies) != len(drafts):
             fault = Fault("bad reply", f"{len(drafts)} drafts got {len(replies)} decisions; each needs one")
-            raise FaultFound(fault, int(items[0]), tuple(noise[0].tolist()))
+            raise FaultError(fault, int(items[0]), tuple(noise[0].tolist()))
         for place, (draft, reply) in enumerate(zip(drafts, replies, strict=True)):
             wrong = reply if isinstance(reply, Fault) else find_fault(draft, reply)
             if wrong is not None:
-                raise FaultFound(wrong, int(items[place]), tuple(noise[place].tolist()))
+                raise FaultError(wrong, int(items[place]), tuple(noise[place].tolist()))
         return replies
 
     def exact(self) -> list[Mapping[Any, float]]:
@@ -77,10 +77,10 @@ class Decisions:
             except VerifierStopped as stopped:
                 shares = stopped.fault
             if isinstance(shares, Fault):
-                raise FaultFound(shares, item)
+                raise FaultError(shares, item)
             for verdict in shares:
                 if (fault := find_fault(draft, verdict)) is not None:
-                    raise FaultFound(fault, item)
+                    raise FaultError(fault, item)
             distributions.append(shares)
         return distributions
 
@@ -119,10 +119,10 @@ class Cycles:
             replies = self.verifier.run(self.case, self.cycles, noise)
         except VerifierStopped as stopped:
             at = stopped.item or 0
-            raise FaultFound(stopped.fault, 0, tuple(noise[at].tolist())) from stopped
+            raise FaultError(stopped.fault, 0, tuple(noise[at].tolist())) from stopped
         for place, reply in enumerate(replies):
             if isinstance(reply, Fault):
-                raise FaultFound(reply, 0, tuple(noise[place].tolist()))
+                raise FaultError(reply, 0, tuple(noise[place].tolist()))
         return replies
 
     def exact(self) -> list[Mapping[Any, float]]:
@@ -131,7 +131,7 @@ class Cycles:
         except VerifierStopped as stopped:
             shares = stopped.fault
         if isinstance(shares, Fault):
-            raise FaultFound(shares, 0)
+            raise FaultError(shares, 0)
         return [shares]
 
     def emitted(self, item: int, outcome: Any) -> Tokens:

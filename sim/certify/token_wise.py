@@ -25,7 +25,7 @@ def offered_by(draft: DraftRequest, node: int, token: int, tried: Sequence[int])
     return offered
 
 
-def still_wanted(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
+def residual_after(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
     """[V] the residual norm([left - offered]_+), or `left` if the residual is empty (by rounding)."""
     rest = np.maximum(left - offered, 0.0)
     total = np.add.reduce(rest)
@@ -55,7 +55,7 @@ class TokenWiseWalk:
 
     accept: Callable[[float, float, float], bool] = lambda uniform, target, draft: uniform * draft < target
     offered: Callable[[DraftRequest, int, int, Sequence[int]], FloatArray] = offered_by
-    reject: Callable[[FloatArray, FloatArray, int], FloatArray] = still_wanted
+    reject: Callable[[FloatArray, FloatArray, int], FloatArray] = residual_after
     judged: Callable[[DraftRequest, int], FloatArray] = lambda draft, node: draft.target_probs[node]
     tested: Callable[[DraftRequest, int, FloatArray], FloatArray] = lambda draft, node, left: left
     bonus: Callable[[DraftRequest, int], FloatArray] = lambda draft, node: draft.target_probs[node]

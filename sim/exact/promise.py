@@ -8,7 +8,7 @@ from typing import Any, Final
 from underpaint.algos.accept import RULES
 from underpaint.sim.exact.rule_report import ExactReport, exact_report
 
-KEPT: Final = 1e-9
+_TOLERANCE: Final = 1e-9
 """Tolerance of the total variation for rounding."""
 _MODELS: Final = ("far", "peaked")
 _HOUSE: Final = "underpaint.algos."
@@ -20,8 +20,8 @@ def keeps_promise(report: ExactReport) -> bool | None:
     Returns None if it promises neither, and for the bounds of greedy rules.
     """
     if RULES[report.rule].is_lossless(report.settings):
-        return report.total_variation <= KEPT
-    return None if report.beyond_bound is None else report.beyond_bound <= KEPT
+        return report.total_variation <= _TOLERANCE
+    return None if report.beyond_bound is None else report.beyond_bound <= _TOLERANCE
 
 
 def check_promise(rule: str, settings: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ def check_promise(rule: str, settings: Mapping[str, Any]) -> None:
     if spec.make.__module__.startswith(_HOUSE) or not spec.is_lossless(settings):
         return
     worst = _total_variation(rule, json.dumps(dict(settings), sort_keys=True))
-    if worst > KEPT:
+    if worst > _TOLERANCE:
         raise ValueError(
             f"rule '{rule}' promises to be lossless and is not: its pictures are {worst:.3g} in total variation from "
             f"the target's, on a small synthetic model (`underpaint exact {rule}`); mend the rule, or its promise"

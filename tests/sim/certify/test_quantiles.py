@@ -17,7 +17,7 @@ def shares(decide, dims, bits=BITS, **options):
         lambda items, points: [decide(*point) for point in (points * 2.0**-bits).tolist()], [1.0], dims, bits, **options
     )
     parts = {}
-    for box in boxes.found:
+    for box in boxes.boxes:
         parts.setdefault(box.outcome, []).append(box.volume(bits))
     return {outcome: fsum(volumes) for outcome, volumes in parts.items()}, boxes
 
