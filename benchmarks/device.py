@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             started = perf_counter()
             measurement = work.run(part, batch, method)
             checks = measurement.pop("checks", {})
-            check_records = {check: one.shown() for check, one in checks.items()}
+            check_records = {check: one.to_record() for check, one in checks.items()}
             figures[name] = {
                 **measurement,
                 **({"checks": check_records} if check_records else {}),

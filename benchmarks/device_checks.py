@@ -37,7 +37,7 @@ class Check(NamedTuple):
         """Whether the figure is a number within the bound."""
         return bool(np.isfinite(self.value)) and self.value <= self.bound
 
-    def shown(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return the check as it is recorded."""
         return {"value": self.value, "bound": self.bound, "holds": self.holds}
 

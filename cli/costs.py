@@ -88,11 +88,11 @@ def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, measure: bo
 
     measure: measure it now if none is kept; otherwise the result is None then.
     """
-    from underpaint.runtime.costs.machine_curve import kept_curve
+    from underpaint.runtime.costs.machine_curve import read_stored_curve
 
     if measure:
         return _curve(pipeline, sampling)
-    return kept_curve(pipeline, sampling)
+    return read_stored_curve(pipeline, sampling)
 
 
 def tables_with_costs(
@@ -114,13 +114,13 @@ def _curve(
     pipeline: "OpenModels", sampling: "SamplingParams", *, renew: bool = False, full: bool = False
 ) -> "CostCurveFile | None":
     """Return the kept curve, or measure one now with a progress bar; None if the models have no drafter."""
-    from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
+    from underpaint.runtime.costs.machine_curve import curve_of, read_stored_curve
 
     if pipeline.loaded_drafter is None:
         return None
     unfinished = "stopped: the cost curve is not finished; the same command continues it"
     with on_interrupt(lambda: unfinished):
-        curve = None if renew else kept_curve(pipeline, sampling)
+        curve = None if renew else read_stored_curve(pipeline, sampling)
         if curve is not None and not full:
             return curve
         with progress("measuring what passes cost on this machine, once") as advance:

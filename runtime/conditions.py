@@ -170,10 +170,10 @@ class ConditionEncoder:
             return f"features [1 to {self._embed.positions}, {self._embed.width}]"
         if config.prompted:
             return f"prompts of ids from 0 to {config.prompt_ids - 1}"
-        return f"{self._asked} id(s) from 0 to {config.prompt_ids - 1}"
+        return f"{self._count} id(s) from 0 to {config.prompt_ids - 1}"
 
     @property
-    def _asked(self) -> int:
+    def _count(self) -> int:
         """Number of ids that a caller gives for a fixed-length condition; the target appends the others itself."""
         return self._config.prefix - len(self._config.image_start_ids)
 
@@ -184,7 +184,7 @@ class ConditionEncoder:
             return self.of_features(np.zeros((1, self._embed.width), dtype=np.float32))
         if config.external_cond_rows:
             return self.of_rows(np.zeros((config.external_cond_rows, config.dim), dtype=np.float32))
-        fewest = max(1, sum(config.uncond_keep or ()) - len(config.image_start_ids)) if config.prompted else self._asked
+        fewest = max(1, sum(config.uncond_keep or ()) - len(config.image_start_ids)) if config.prompted else self._count
         ids = np.zeros(max(fewest, len(config.prompt_end)), dtype=np.int64)
         ids[ids.size - len(config.prompt_end) :] = config.prompt_end
         return self.of_ids(ids)
@@ -207,15 +207,15 @@ class ConditionEncoder:
             raise EngineError("condition: this model is asked by features, not by ids; give an .npy file of them")
         if config.prompted:
             return self._prompt(ids)
-        if ids.shape != (self._asked,) or ids.min() < 0 or ids.max() >= config.prompt_ids:
+        if ids.shape != (self._count,) or ids.min() < 0 or ids.max() >= config.prompt_ids:
             got = ", ".join(map(str, ids.reshape(-1).tolist()[:20])) or "none"
-            if self._asked == 1:
+            if self._count == 1:
                 raise EngineError(
                     f"class must be between 0 and {config.prompt_ids - 1:,}, got {got}; give one of these numbers as "
                     "the prompt"
                 )
             raise EngineError(
-                f"prompt: expected {self._asked} ids between 0 and {config.prompt_ids - 1:,}, got {ids.size}: {got}; "
+                f"prompt: expected {self._count} ids between 0 and {config.prompt_ids - 1:,}, got {ids.size}: {got}; "
                 "give so many with commas between, or the words of a grammar that this model was trained on"
             )
         absent = np.array(config.uncond_ids, dtype=np.int64)

@@ -297,13 +297,13 @@ class Pipeline:
         return self.decoder(tokens, self.grid)
 
 
-def check_backend(backend: str, known: Sequence[str] = BACKENDS) -> None:
-    """Raise EngineError unless a backend is in `known` and its ONNX Runtime provider, if any, is available here."""
+def check_backend(backend: str, backends: Sequence[str] = BACKENDS) -> None:
+    """Raise EngineError unless a backend is in `backends` and its ONNX Runtime provider, if any, is available here."""
     if backend == CPU:
         return
     gpu = gpu_backend(backend)
-    if (backend if gpu is None else gpu.name) not in known:
-        raise EngineError(f"backend: expected one of {', '.join(known)}, got {backend!r}")
+    if (backend if gpu is None else gpu.name) not in backends:
+        raise EngineError(f"backend: expected one of {', '.join(backends)}, got {backend!r}")
     check_provider(backend)
 
 

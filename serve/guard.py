@@ -80,7 +80,7 @@ class Guard:
             return
         started, status = monotonic(), 0
 
-        async def told(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -95,9 +95,9 @@ class Guard:
                 state["client"] = self._client(scope)
                 body = await self._body(scope, receive)
             except RequestError as error:
-                await answer(told, error)
+                await answer(send_with_id, error)
             else:
-                await self._app(scope, _replayed(body, receive), told)
+                await self._app(scope, _replayed(body, receive), send_with_id)
         finally:
             self._count(status or 500)
             path = scope["path"].encode("unicode_escape").decode()

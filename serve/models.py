@@ -19,7 +19,7 @@ from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.cost_curve import engine_costs
 from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.costs.machine_curve import kept_curve
+from underpaint.runtime.costs.machine_curve import read_stored_curve
 from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.engines.context import DEVICE, EngineContext
 from underpaint.runtime.engines.images import Picture
@@ -211,7 +211,7 @@ def build(prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
     """
     tables = models.tables
     if prepared.config.needs_costs and models.backend != DEVICE:
-        curve = kept_curve(models, prepared.sampling)
+        curve = read_stored_curve(models, prepared.sampling)
         if curve is None:
             raise ValueError(
                 f"method '{prepared.request.method}' chooses by what passes cost, which was not measured here; run "

@@ -275,7 +275,7 @@ def _split(text: str) -> tuple[str, ...]:
 def _read_vary(vary: list[str], names: Mapping[str, Sequence[str]]) -> dict[str, tuple[Any, ...]]:
     """Read values by the types of the settings. Values of unknown settings stay text, and the plan refuses them."""
     from underpaint.runtime.methods.settings import read_setting, settings_of
-    from underpaint.sim.sweep.plan import settings_known, settings_made_by
+    from underpaint.sim.sweep.plan import setting_names_of, settings_class
 
     varied: dict[str, tuple[Any, ...]] = {}
     for text in vary:
@@ -285,9 +285,9 @@ def _read_vary(vary: list[str], names: Mapping[str, Sequence[str]]) -> dict[str,
         part, _, setting = key.partition(".")
         texts = [value.strip() for value in values.split(",") if value.strip()]
         makers = [
-            (name, settings_made_by(part, name))
+            (name, settings_class(part, name))
             for name in names.get(part, ())
-            if setting in settings_known(part, name)
+            if setting in setting_names_of(part, name)
         ]
         if not makers:
             varied[key] = tuple(texts)

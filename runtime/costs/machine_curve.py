@@ -86,7 +86,7 @@ def curve_path(models: OpenModels, sampling: SamplingParams) -> Path:
     return cache_folder() / f"{models.high.decoder.name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
 
 
-def kept_curve(models: OpenModels, sampling: SamplingParams) -> CostCurveFile | None:
+def read_stored_curve(models: OpenModels, sampling: SamplingParams) -> CostCurveFile | None:
     """The stored curve; None if there is none, or its file is damaged."""
     if models.loaded_drafter is None:
         return None
@@ -113,7 +113,7 @@ def curve_of(
     """
     if models.loaded_drafter is None:
         return None
-    stored_curve = None if renew else kept_curve(models, sampling)
+    stored_curve = None if renew else read_stored_curve(models, sampling)
     if stored_curve is not None and not (full and not stored_curve.in_grid):
         return stored_curve
     path = curve_path(models, sampling)

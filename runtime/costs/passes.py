@@ -79,7 +79,7 @@ def measure_passes(
     drafter: EngineDrafter,
     rounds: int,
     report: Callable[[], None],
-    taken: tuple[BySize, BySize] = ({}, {}),
+    earlier_samples: tuple[BySize, BySize] = ({}, {}),
     keep: Callable[[BySize, BySize], None] = lambda verify, draft: None,
 ) -> tuple[BySize, BySize]:
     """Time target passes and drafter passes of every size that the engines support.
@@ -89,13 +89,13 @@ def measure_passes(
         drafter: Its drafter.
         rounds: Number of samples of each size.
         report: Called after each round.
-        taken: Samples of an earlier measurement, which count towards `rounds`.
+        earlier_samples: Samples of an earlier measurement, which count towards `rounds`.
         keep: Called with all samples after each round that counts.
     """
     scored = halfway(target)
     verify_sizes, draft_sizes = sizes_of(target, drafter)
-    verify: BySize = {count: list(taken[0].get(count, ())) for count in verify_sizes}
-    draft: BySize = {count: list(taken[1].get(count, ())) for count in draft_sizes}
+    verify: BySize = {count: list(earlier_samples[0].get(count, ())) for count in verify_sizes}
+    draft: BySize = {count: list(earlier_samples[1].get(count, ())) for count in draft_sizes}
     done = min(len(samples) for samples in (*verify.values(), *draft.values()))
     for _ in range(min(done, rounds)):
         report()

@@ -105,7 +105,7 @@ class DeviceModels:
         rows: int,
         device: torch.device,
         engines: Sequence[EngineGraphs] = (),
-        known: DeviceModels | None = None,
+        previous: DeviceModels | None = None,
     ) -> Self:
         """Read the weights.
 
@@ -116,14 +116,14 @@ class DeviceModels:
             device: Device for the weights.
             engines: Engines of the target, and of the drafter if there are two; none for torch. For a decoder on an
                 engine only embeddings are read. If there are engines, a decoder without one is not read at all.
-            known: Models of the same folder on the same device, whose weights are reused if they are the same.
+            previous: Models of the same folder on the same device, whose weights are reused if they are the same.
 
         Raises:
             EngineError: A file does not match its manifest.
         """
 
         def forward(decoder: ElsewhereDecoder, place: int) -> DecoderForward | EngineForward:
-            before = None if known is None else (known.target, known.drafter)[place]
+            before = None if previous is None else (previous.target, previous.drafter)[place]
             if not engines:
                 model = before.model if isinstance(before, DecoderForward) else read_decoder(decoder, device)
                 return DecoderForward(model, rows)

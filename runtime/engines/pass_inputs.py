@@ -140,27 +140,27 @@ class PassInputs(NamedTuple):
     features: FloatArray | None
 
 
-def fill(buffers: Mapping[str, NDArray[Any]], given: PassInputs) -> None:
-    """Write `given` to the input buffers of a graph, by name, each of n >= T positions.
+def fill(buffers: Mapping[str, NDArray[Any]], inputs: PassInputs) -> None:
+    """Write `inputs` to the input buffers of a graph, by name, each of n >= T positions.
 
     The last n - T positions are padding: each sees only itself, no other position sees it, and its outputs are unused.
     Raises EngineError if the graph reads features and none are given.
     """
-    count, size = given.cells.shape[-1], buffers[CELLS].shape[-1]
+    count, size = inputs.cells.shape[-1], buffers[CELLS].shape[-1]
     bias = buffers[BIAS]
     slots = bias.shape[-1] - size
     if size > count:
         padding = np.arange(count, size)
         buffers[TOKENS][:], buffers[CELLS][:], bias[:] = 0, 0, MASKED_SCORE
         bias[:, padding, slots + padding] = 0.0
-    buffers[TOKENS][:, :count] = given.tokens
-    buffers[CELLS][:, :count] = given.cells
-    bias[:, :count, :slots] = given.past_bias
-    bias[:, :count, slots : slots + count] = given.bias
+    buffers[TOKENS][:, :count] = inputs.tokens
+    buffers[CELLS][:, :count] = inputs.cells
+    bias[:, :count, :slots] = inputs.past_bias
+    bias[:, :count, slots : slots + count] = inputs.bias
     if FEATURES in buffers:
-        if given.features is None:
+        if inputs.features is None:
             raise EngineError("decoder: this graph reads features, got none; run it through EngineDrafter")
-        buffers[FEATURES][:, :count] = given.features
+        buffers[FEATURES][:, :count] = inputs.features
 
 
 _KEEPS_ALL: Final = np.finfo(np.float32).min / 2

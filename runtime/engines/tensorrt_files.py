@@ -148,11 +148,11 @@ def check_rows(record: EngineRecord, rows: int, folder: Path, again: str | None 
 
 
 def read_engine(
-    folder: Path, model: str, backend: str, known: Manifest, version: str, gpu: str, again: str | None = None
+    folder: Path, model: str, backend: str, manifest: Manifest, version: str, gpu: str, again: str | None = None
 ) -> EngineFile:
     """Read and check the plan for a part of a decoder.
 
-    known: the decoder's manifest. again: see `read_record`.
+    manifest: the decoder's. again: see `read_record`.
     Raises EngineError if the plan is missing or damaged, or was built from another graph, for another GPU, or by an
     incompatible version.
     """
@@ -163,7 +163,7 @@ def read_engine(
         version = record.version
     for what, recorded, expected in (
         ("model", record.model, model),
-        ("graph (sha256)", record.onnx_sha256, known.sha256),
+        ("graph (sha256)", record.onnx_sha256, manifest.sha256),
         (f"{backend} version", record.version, version),
         ("engine bytes", record.engine_bytes, len(content)),
         ("engine (sha256)", record.engine_sha256, sha256(content).hexdigest()),

@@ -128,10 +128,10 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
     WHAT: ClassVar[str] = "comparison"
     REMEDY: ClassVar[str] = "choose another folder, or discard it (compare and sweep: --fresh)"
 
-    def __init__(self, *given: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         self._places: dict[int, dict[str, int]] = {}
         self._numbers: dict[int, int] = {}
-        super().__init__(*given, **options)
+        super().__init__(*args, **options)
 
     def read(self, line: Mapping[str, Any]) -> tuple[DrawingKey, DrawnJob]:
         extras = build_typed(

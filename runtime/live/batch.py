@@ -170,7 +170,7 @@ class BatchDrawer:
         self._pipelines = [pipeline.fork(self._passes, lane) for lane in range(lanes)]
 
     def draw(
-        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[ImageTask]
+        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, tasks: Sequence[ImageTask]
     ) -> Iterator[tuple[int, Drawing]]:
         """Draw pictures; yields each one's number and drawing when it is complete.
 
@@ -179,13 +179,13 @@ class BatchDrawer:
         Args:
             method: Builds the method; called once per lane, because rules may keep state.
             sampling: The sampling settings.
-            wanted: The pictures to draw.
+            tasks: The pictures to draw.
 
         Raises:
             ValueError: Any error of a drawing; the other drawings are stopped.
         """
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None] = SimpleQueue()
-        numbers, count = iter(range(len(wanted))), min(self.lanes, len(wanted))
+        numbers, count = iter(range(len(tasks))), min(self.lanes, len(tasks))
         self._passes.begin(count)
 
         def draw_in(lane: int, method: DecodingMethod) -> Callable[[ImageTask], Drawing]:
@@ -193,7 +193,7 @@ class BatchDrawer:
 
         threads = [
             threading.Thread(
-                target=self._lane, args=(lane, draw_in(lane, method()), wanted, numbers, done), daemon=True
+                target=self._lane, args=(lane, draw_in(lane, method()), tasks, numbers, done), daemon=True
             )
             for lane in range(count)
         ]

@@ -209,14 +209,14 @@ class AcceleratedModel:
             drawings = [draw(self.pipeline, self.build(params), params, condition, seed)]
         return self._image(drawings[0])
 
-    def draw_all(self, wanted: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[GeneratedImage]:
+    def draw_all(self, tasks: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[GeneratedImage]:
         """Draw several conditions, `batch` of them at once; see `generate`."""
-        drawings = self._on_device(wanted, params, batch)
+        drawings = self._on_device(tasks, params, batch)
         if drawings is None:
             drawer = self._drawer
             if drawer is None or (drawer.lanes, drawer.rows) != (batch, rows_of(params)):
                 drawer = self._drawer = BatchDrawer(self.pipeline, batch, rows_of(params))
-            drawings = _in_order(drawer.draw(lambda: self.build(params), params, wanted))
+            drawings = _in_order(drawer.draw(lambda: self.build(params), params, tasks))
         return [self._image(one) for one in drawings]
 
     def build(self, params: SamplingParams) -> DecodingMethod:

@@ -26,21 +26,23 @@ _TIMES: Final = 4.0
 """The margin, as a multiple of the largest difference of logits between the two arithmetics so far."""
 
 
-def exact_model(asked: NearTies | None, model: Any, make: Callable[[Any], LiveModel]) -> LiveModel | None:
+def exact_model(verify_near_ties: NearTies | None, model: Any, make: Callable[[Any], LiveModel]) -> LiveModel | None:
     """Return a copy of a live model that computes in float32; it needs 4 more bytes per weight.
 
     Args:
-        asked: "float32"; None makes no copy and returns None.
+        verify_near_ties: "float32"; None makes no copy and returns None.
         model: The loaded model.
         make: Its family function, with the options of the live model.
 
     Raises:
-        LiveModelError: `asked` is neither None nor "float32", or the model already computes in float32.
+        LiveModelError: `verify_near_ties` is neither None nor "float32", or the model already computes in float32.
     """
-    if asked is None:
+    if verify_near_ties is None:
         return None
-    if asked != "float32":
-        raise LiveModelError(f"verify_near_ties: expected float32, got {asked!r}; leave it out to verify none")
+    if verify_near_ties != "float32":
+        raise LiveModelError(
+            f"verify_near_ties: expected float32, got {verify_near_ties!r}; leave it out to verify none"
+        )
     if next(model.parameters()).dtype == torch.float32:
         raise LiveModelError(
             "verify_near_ties: expected a model in bfloat16 or float16, got one in float32, which is what ties are "

@@ -118,14 +118,14 @@ def codebook_of(vqmodel: Any) -> FloatArray | None:
     return codebook
 
 
-def fixed_grid(given: Grid | None, own: Grid, family: str) -> Grid:
+def fixed_grid(grid: Grid | None, model_grid: Grid, family: str) -> Grid:
     """Return the only grid that a model draws; raises LiveModelError if another one is given."""
-    if given is not None and given != own:
+    if grid is not None and grid != model_grid:
         raise LiveModelError(
-            f"{family}: grid: expected {own.height} x {own.width}, the only one it draws, got "
-            f"{given.height} x {given.width}; leave it out"
+            f"{family}: grid: expected {model_grid.height} x {model_grid.width}, the only one it draws, got "
+            f"{grid.height} x {grid.width}; leave it out"
         )
-    return own
+    return model_grid
 
 
 def prompt_ids(encoded: Any) -> list[int]:

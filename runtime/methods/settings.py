@@ -65,47 +65,50 @@ def read_settings(
     return {name: read_setting(what, name, value, types) for name, value in split_settings(texts)}
 
 
-def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> Shown:
+def read_setting(what: str, name: str, text: str, types: Mapping[str, Any]) -> Shown:
     """Parse `text` as the declared type of setting `name`; raise ValueError on an unknown name or invalid value."""
-    if name not in known:
-        raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, known) if known else 'it takes none'}")
+    if name not in types:
+        raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, types) if types else 'it takes none'}")
     try:
-        return _read(text, known[name])
+        return _read(text, types[name])
     except ValueError as error:
         raise ValueError(
-            f"{what}: setting '{name}' is {_described(known[name])}, got {text[:80]!r}{_bounds(text, known[name])}"
+            f"{what}: setting '{name}' is {_described(types[name])}, got {text[:80]!r}{_bounds(text, types[name])}"
         ) from error
 
 
-def owner_of(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def owner_of(method: str, key: str, settings_by_part: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Return the part of a method that a setting belongs to, and the setting's name in that part.
 
-    `key` is `name` or `part.name`. known: the settings of each part, by the part's name. Raises ValueError if no part
-    has the setting, or more than one.
+    `key` is `name` or `part.name`. settings_by_part: the settings of each part, by the part's name. Raises ValueError
+    if no part has the setting, or more than one.
     """
     part, dot, bare = key.partition(".")
-    qualified = bool(dot) and part in known
-    owners = [part] if qualified else [owner for owner in known if key in known[owner]]
+    qualified = bool(dot) and part in settings_by_part
+    owners = [part] if qualified else [owner for owner in settings_by_part if key in settings_by_part[owner]]
     if len(owners) > 1:
         both = " and ".join(f"the {owner}'s" for owner in owners)
         spelled = " or ".join(f"{owner}.{key}" for owner in owners)
         raise ValueError(f"setting '{key}' is both {both}; write {spelled}")
     if not owners:
-        every = [name for settings in known.values() for name in settings]
+        every = [name for settings in settings_by_part.values() for name in settings]
         hint = suggest(key, every) if every else "it takes none"
         raise ValueError(f"method '{method}': unknown setting '{key}'; {hint}")
     return owners[0], bare if qualified else key
 
 
 def read_parts(
-    method: str, pairs: Iterable[tuple[str, str]], known: Mapping[str, Mapping[str, Any]], what: str | None = None
+    method: str,
+    pairs: Iterable[tuple[str, str]],
+    settings_by_part: Mapping[str, Mapping[str, Any]],
+    what: str | None = None,
 ) -> dict[str, dict[str, Shown]]:
     """Parse a user's settings for the parts of a method.
 
     Args:
         method: The method's name.
         pairs: Names, as `name` or `part.name`, and the text of each value.
-        known: The settings of each part with their types, by the part's name.
+        settings_by_part: The settings of each part with their types, by the part's name.
         what: The start of error messages about a value; None names the part and the method.
 
     Returns:
@@ -114,12 +117,12 @@ def read_parts(
     Raises:
         ValueError: A setting is unknown, ambiguous, given twice, or has an invalid value.
     """
-    values: dict[str, dict[str, Shown]] = {part: {} for part in known}
+    values: dict[str, dict[str, Shown]] = {part: {} for part in settings_by_part}
     for key, text in pairs:
-        part, name = owner_of(method, key, known)
+        part, name = owner_of(method, key, settings_by_part)
         if name in values[part]:
             raise ValueError(f"setting '{name}' is given twice, as {name} and as {part}.{name}; give it once")
-        values[part][name] = read_setting(what or f"{part} of '{method}'", name, text, known[part])
+        values[part][name] = read_setting(what or f"{part} of '{method}'", name, text, settings_by_part[part])
     return values
 
 

@@ -31,7 +31,7 @@ class FigureColumn(NamedTuple):
     note: str
     interval: bool = False
 
-    def shown(self, row: Row) -> float | None:
+    def value(self, row: Row) -> float | None:
         """The figure; None if the row has none, or if a Fréchet distance is not above its floor."""
         value: float | None = row.get(self.field)
         if self.field == "frechet_distance" and not above_floor(value, row.get("frechet_floor")):

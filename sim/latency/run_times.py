@@ -66,10 +66,10 @@ class InCycleTimes:
         return self.costs.fuses_chains
 
     def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
-        actual_runs = self._known(runs)
+        actual_runs = self._as_executed(runs)
         return cycle_costs.times(self.costs, actual_runs, family_of(scheme), pools(scheme))
 
-    def _known(self, runs: Runs) -> Runs:
+    def _as_executed(self, runs: Runs) -> Runs:
         """The runs as this drafter executes them: chains level by level if it cannot draft them in one call."""
         return runs if self.fuses_chains else replace(runs, chained=np.zeros_like(runs.chained))
 

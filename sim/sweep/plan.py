@@ -32,7 +32,7 @@ TREES: Final = "tree"
 MOST_JOBS: Final = 10_000
 """Largest number of jobs of a sweep; this many take a day on two cores."""
 _PARTS: Final = ("model", "policy", "rule")
-_GIVEN: Final = frozenset(("neighbours", "codebook"))
+_BY_MODEL: Final = frozenset(("neighbours", "codebook"))
 """Settings of rules that the model provides."""
 
 
@@ -143,22 +143,22 @@ def window_scheme_of(model: TableModel, job: Job) -> WindowScheme | None:
     return None if recipe is None else make_window_scheme(model, recipe)
 
 
-def settings_made_by(part: str, name: str) -> Callable[..., Any] | None:
+def settings_class(part: str, name: str) -> Callable[..., Any] | None:
     """The dataclass with the settings of a model, policy or rule; None for a trace. ValueError on unknown names."""
     if part == "model":
         return None if name.endswith(TRACE) else SYNTHETIC_MODELS[name].make
     return POLICIES[name].make if part == "policy" else RULES[name].make
 
 
-def settings_known(part: str, name: str) -> set[str]:
+def setting_names_of(part: str, name: str) -> set[str]:
     """Names of the settings of a synthetic model, policy or rule, without those that the model provides."""
-    make = settings_made_by(part, name)
-    return {field.name for field in fields(make) if field.init} - _GIVEN if is_dataclass(make) else set()
+    make = settings_class(part, name)
+    return {field.name for field in fields(make) if field.init} - _BY_MODEL if is_dataclass(make) else set()
 
 
 def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list[str]:
     """All settings of a model, policy or rule: the product over its varied settings."""
-    setting_names = settings_known(part, name)
+    setting_names = setting_names_of(part, name)
     part_axes = {key.partition(".")[2]: values for key, values in vary.items() if key.partition(".")[0] == part}
     axes = {key: values for key, values in part_axes.items() if key in setting_names}
     combinations = itertools.product(*axes.values())
@@ -167,7 +167,7 @@ def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list
 
 def _variant_count(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> int:
     """Number of `_variants`."""
-    setting_names = settings_known(part, name)
+    setting_names = setting_names_of(part, name)
     return prod(
         len(values)
         for key, values in vary.items()
@@ -210,7 +210,7 @@ def _check_vary(plan: SweepPlan) -> None:
         part, dot, setting = key.partition(".")
         if not dot or part not in names:
             raise ValueError(f"--vary {key}: expected model.setting, policy.setting or rule.setting")
-        setting_names = set().union(*(settings_known(part, name) for name in names[part]))
+        setting_names = set().union(*(setting_names_of(part, name) for name in names[part]))
         if setting not in setting_names:
             hint = suggest(setting, setting_names) if setting_names else "none has settings"
             raise ValueError(f"--vary {key}: no {part} of the sweep has it; {hint}")
@@ -218,8 +218,8 @@ def _check_vary(plan: SweepPlan) -> None:
             raise ValueError(f"--vary {key}: expected at least one value, each once")
 
 
-def check(plan: SweepPlan, wanted: Sequence[Job], processes: int = 0) -> None:
-    """Build every model, scheme and latency model of `wanted` once, so that errors appear before any work.
+def check(plan: SweepPlan, jobs: Sequence[Job], processes: int = 0) -> None:
+    """Build every model, scheme and latency model of `jobs` once, so that errors appear before any work.
 
     Measured machines must give a price for one image of each scheme. Raises ValueError or OSError, naming the cause: a
     setting, a trace, a cost curve, a size that it lacks, or too little memory for `processes` on this machine.
@@ -233,7 +233,7 @@ def check(plan: SweepPlan, wanted: Sequence[Job], processes: int = 0) -> None:
             )
     measured = [prices[machine] for machine in plan.machines if machine.endswith(CURVE)]
     checked: set[tuple[Any, ...]] = set()
-    for job in sorted(wanted, key=lambda job: (job.model, job.model_settings)):
+    for job in sorted(jobs, key=lambda job: (job.model, job.model_settings)):
         model = synthetic_model_of(job.model, job.model_settings)
         parts = (model.grid, model.vocab_size, job.policy, job.policy_settings, job.rule, job.rule_settings)
         if parts in checked:

@@ -144,7 +144,7 @@ class _Simulation:
         for one in blocks:
             self._first = self._first or one
             self._totals = one.totals if self._totals is None else self._totals.and_more(one.totals)
-        return self._blocks(self._images_wanted(), block.block)
+        return self._blocks(self._estimated_images(), block.block)
 
     def _blocks(self, image_count: int, size: int) -> list[Work]:
         starts = range(self.images, image_count, size)
@@ -155,7 +155,7 @@ class _Simulation:
     def _speedups(self, totals: Totals) -> dict[str, Estimate]:
         return {name: totals.speedup(name, step_ms) for name, step_ms in self._steps_ms.items()}
 
-    def _images_wanted(self) -> int:
+    def _estimated_images(self) -> int:
         """Estimate the total number of images for the precision, from the finished ones."""
         totals, plan = self._totals, self._plan
         assert totals is not None
@@ -214,9 +214,9 @@ class Results(RunStore[str, dict[str, Any]]):
     def plain(self, record: dict[str, Any]) -> dict[str, Any]:
         return record
 
-    def missing(self, wanted: Sequence[Job]) -> list[Job]:
-        """The jobs of `wanted` that are not finished."""
-        return [job for job in wanted if job.key not in self]
+    def missing(self, jobs: Sequence[Job]) -> list[Job]:
+        """Those of `jobs` that are not finished."""
+        return [job for job in jobs if job.key not in self]
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

@@ -120,7 +120,7 @@ def test_a_frechet_distance_is_shown_above_its_floor_alone(report, distance, flo
     row: ReportRow = dataclasses.replace(report.rows[1], frechet_distance=distance, frechet_floor=floor)
     assert _says_something(row, "frechet_distance") == shown
     column = next(one for one in COLUMNS if one.field == "frechet_distance")
-    assert column.shown(dataclasses.asdict(row)) == (distance if shown else None)
+    assert column.value(dataclasses.asdict(row)) == (distance if shown else None)
 
 
 def test_exact_says_what_it_ran_and_repeats_no_row(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.cost_curve import InGridCosts, engine_costs, read_cost_curve
 from underpaint.artifacts.strict_json import build_typed
 from underpaint.runtime.costs import in_cycle, in_grid, loops, machine_curve, passes
-from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
+from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, read_stored_curve
 from underpaint.runtime.costs.samples import (
     FEWEST,
     PLAIN_STEP,
@@ -83,7 +83,7 @@ def test_a_curve_is_measured_once_and_kept(measured: Measured) -> None:
     path = curve_path(measured, SAMPLING)
     assert path.parent == cache_folder()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-    assert kept_curve(measured, SAMPLING) == curve_of(measured, SAMPLING) == cost_curve
+    assert read_stored_curve(measured, SAMPLING) == curve_of(measured, SAMPLING) == cost_curve
     assert read_cost_curve(path).fingerprint == cost_curve.fingerprint
     renewed = curve_of(measured, SAMPLING, renew=True)
     assert renewed is not None
@@ -107,12 +107,12 @@ def test_a_damaged_file_is_measured_again_and_a_folder_that_cannot_be_written_is
     path = curve_path(measured, SAMPLING)
     path.parent.mkdir(parents=True)
     path.write_text('{"format": 3, "verify_ms": [[1, ')
-    assert kept_curve(measured, SAMPLING) is None
-    assert curve_of(measured, SAMPLING) == kept_curve(measured, SAMPLING)
+    assert read_stored_curve(measured, SAMPLING) is None
+    assert curve_of(measured, SAMPLING) == read_stored_curve(measured, SAMPLING)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert curve_of(measured, SAMPLING) is not None
-    assert kept_curve(measured, SAMPLING) is None
+    assert read_stored_curve(measured, SAMPLING) is None
     assert curve_of(replace(measured, loaded_drafter=None), SAMPLING) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_folder() == Path.home() / ".cache" / "underpaint" / "costs"

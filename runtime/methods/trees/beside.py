@@ -23,7 +23,7 @@ def window_settings() -> dict[str, Any]:
     return {**settings_of(JacobiWindow, _NOT_BESIDE), "length": int | None}
 
 
-def shown_window(settings: Mapping[str, Shown]) -> dict[str, Shown]:
+def window_record(settings: Mapping[str, Shown]) -> dict[str, Shown]:
     """Return all settings of a window used together with trees, as JSON values."""
     usual = {name: value for name, value in asdict(WINDOW).items() if name not in _NOT_BESIDE}
     return {**usual, "length": None, **settings}

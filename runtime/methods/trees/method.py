@@ -44,7 +44,7 @@ from underpaint.runtime.methods.settings import (
     settings_to_tune,
     split_settings,
 )
-from underpaint.runtime.methods.trees.beside import DrawnSettings, shown_window, window_plan, window_settings
+from underpaint.runtime.methods.trees.beside import DrawnSettings, window_plan, window_record, window_settings
 
 COSTS_SETTING: Final = "costs"
 """The setting that gives a cost-aware policy a file with a cost curve."""
@@ -114,7 +114,7 @@ class TreeConfig(MethodConfig):
         if self.skipping is not None:
             record["skipping"] = {**settings_by_default(Skipping), **self.skipping}
         if self.window is not None:
-            record["window"] = shown_window(self.window)
+            record["window"] = window_record(self.window)
         if self.drawn is not None:
             record["drawn"] = {**settings_by_default(DrawnSettings), **self.drawn}
         return record | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
