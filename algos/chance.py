@@ -167,17 +167,17 @@ def scripted(uniforms: Mapping[tuple[int, Role, int], float]) -> FromUniforms:
     return FromUniforms(lambda cycle, at: uniforms[cycle, at.role, at.node])
 
 
-def given(arrays: Mapping[Role, FloatArray]) -> FromUniforms:
+def from_arrays(arrays: Mapping[Role, FloatArray]) -> FromUniforms:
     """Return randomness from one array of uniforms [nodes] per role: the inputs of a device kernel for one cycle."""
     return FromUniforms(lambda cycle, at: float(arrays[at.role][at.node]))
 
 
 class _Decision(NamedTuple):
-    """asked: The input that determines `options`; a later branch that asks the same at this turn reuses the options."""
+    """request: The input that determines `options`; a later branch with the same request reuses them."""
 
     options: tuple[tuple[int, float], ...]
     chosen: int
-    asked: Hashable
+    request: Hashable
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ class Enumerating:
             raise RuntimeError(f"the noise at cycle {self.index}, {at} was asked for twice")
         turn = len(self.decisions)
         decision = self.script[turn] if turn < len(self.script) else None
-        if decision is None or decision.asked != request:
+        if decision is None or decision.request != request:
             decision = _Decision(options(), 0 if decision is None else decision.chosen, request)
         self.seen.add((self.index, at))
         self.decisions.append(decision)

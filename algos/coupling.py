@@ -87,7 +87,7 @@ class EnumeratedNoise:
                 return seen.winner
         if len(past) >= _MOST_RACES:
             raise ValueError(f"race: more than {_MOST_RACES} distributions raced at cell {cell}")
-        winner = self.chance.draw(_given(past, distribution), At(Role.NOISE, cell * _MOST_RACES + len(past)))
+        winner = self.chance.draw(_conditional(past, distribution), At(Role.NOISE, cell * _MOST_RACES + len(past)))
         past.append(_Past(distribution, winner))
         return winner
 
@@ -104,7 +104,7 @@ def noise_of(chance: Chance) -> Noise:
     raise ValueError("noise: expected randomness by a seed, got recorded uniforms, which hold no noise of cells")
 
 
-def _given(past: list[_Past], distribution: FloatArray) -> FloatArray:
+def _conditional(past: list[_Past], distribution: FloatArray) -> FloatArray:
     """Return the distribution [V] of the next winner, given the earlier races."""
     if not past:
         return distribution

@@ -89,20 +89,20 @@ class _Descriptor:
     """A shared redirection of file descriptor 1 to standard error; the last thread that uses it restores it."""
 
     def __init__(self) -> None:
-        self.lock, self.users, self._kept = Lock(), 0, -1
+        self.lock, self.users, self._stdout_copy = Lock(), 0, -1
 
     def turn(self) -> None:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         with suppress(OSError):  # descriptor 1 is closed
-            self._kept = os.dup(1)
+            self._stdout_copy = os.dup(1)
             os.dup2(2, 1)
 
     def turn_back(self) -> None:
-        if self._kept >= 0:
-            os.dup2(self._kept, 1)
-            os.close(self._kept)
-            self._kept = -1
+        if self._stdout_copy >= 0:
+            os.dup2(self._stdout_copy, 1)
+            os.close(self._stdout_copy)
+            self._stdout_copy = -1
 
 
 _DESCRIPTOR: Final = _Descriptor()

@@ -69,7 +69,7 @@ class _UncommittedDrafter:
     vocab_size: int = field(init=False)
     _above: int = -1
     _here: list[int] = field(default_factory=list)
-    _known: dict[tuple[int, int], int] = field(default_factory=dict)
+    _nodes: dict[tuple[int, int], int] = field(default_factory=dict)
     _distributions: list[FloatArray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class _UncommittedDrafter:
     def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
         assert fuses_trees(self.drafter)
         levels = self.drafter.expand_tree(root, growth)
-        self._known[self._above, root] = 0
+        self._nodes[self._above, root] = 0
         self._here = [0]
         self._distributions.append(levels[0].distributions[0].copy())
         return levels
@@ -106,19 +106,19 @@ class _UncommittedDrafter:
     def committed(self) -> None:
         """Restart the node ids, because the drafter has committed all tokens."""
         self._above = -1
-        self._known.clear()
+        self._nodes.clear()
         self._distributions.clear()
 
     def _reach(self, above: int, token: int) -> int:
-        if (above, token) not in self._known:
+        if (above, token) not in self._nodes:
             self._add(np.array([token], dtype=np.int64), [above])
-        return self._known[above, token]
+        return self._nodes[above, token]
 
     def _add(self, tokens: IntArray, above: list[int]) -> range:
         first = len(self._distributions)
         self._distributions.extend(self.drafter.expand(tokens, np.array(above, dtype=np.int64)))
         for node, edge in enumerate(zip(above, tokens.tolist(), strict=True), start=first):
-            self._known.setdefault(edge, node)
+            self._nodes.setdefault(edge, node)
         return range(first, len(self._distributions))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from underpaint.algos.accept import RULES
-from underpaint.algos.chance import Role, given
+from underpaint.algos.chance import Role, from_arrays
 from underpaint.algos.tree import DraftTree, Drawn
 
 
@@ -56,7 +56,7 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
         )
         size = tree.size
         uniforms = np.random.default_rng(seed + 1).random((4, size))
-        expected = rule(tree, probs, given({role: uniforms[int(role)] for role in tuple(Role)[:4]}))
+        expected = rule(tree, probs, from_arrays({role: uniforms[int(role)] for role in tuple(Role)[:4]}))
 
         def to_device(array: np.ndarray) -> Any:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)[None]

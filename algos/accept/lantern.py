@@ -61,33 +61,33 @@ class Pooling(NamedTuple):
         near = pool(left, self.neighbours[token, : self.k], self.limit(token_mass, total))
         return PooledMass(token_mass + near.mass, near.codes)
 
-    def take_out(self, left: FloatArray, token: int, kept: PooledMass) -> float:
+    def take_out(self, left: FloatArray, token: int, pooled: PooledMass) -> float:
         """Set to zero, in `left` [V], the mass that is removed with the rejected point `token`.
 
         Args:
             left: The rest of the target's distribution, [V] float64; modified in place.
             token: The rejected token.
-            kept: The mass with which it could have been kept, see `pooled`.
+            pooled: The mass with which it could have been kept, from the method `pooled`.
 
         Returns:
             The mass removed from `left`; for residual "released", only that of the token.
         """
         token_mass, near = float(left[token]), self.neighbours[token]
         if self.residual == "paper":
-            left[near[: kept.codes]] = 0.0
-        elif self.residual == "released" and kept.codes:
+            left[near[: pooled.codes]] = 0.0
+        elif self.residual == "released" and pooled.codes:
             left[near[: self.k + 1]] = 0.0
         left[token] = 0.0
-        return kept.mass if self.residual == "paper" else token_mass
+        return pooled.mass if self.residual == "paper" else token_mass
 
-    def rest(self, left: FloatArray, drafted: FloatArray, token: int, kept: PooledMass) -> FloatArray:
+    def rest(self, left: FloatArray, drafted: FloatArray, token: int, pooled: PooledMass) -> FloatArray:
         """Return the unnormalised residual [V] after the rejection of `token`, which was drawn from `drafted` [V]."""
         near = self.neighbours[token]
-        if self.residual == "released" and kept.codes:
+        if self.residual == "released" and pooled.codes:
             drafted = drafted.copy()
             drafted[near[: self.k + 1]] = 0.0
         elif self.residual == "paper":
-            left[near[: kept.codes]] = 0.0  # x gains less than q(x), or else x would have been kept
+            left[near[: pooled.codes]] = 0.0  # x gains less than q(x), or else x would have been kept
         return excess(left, drafted)
 
     def try_points(

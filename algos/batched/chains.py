@@ -58,11 +58,11 @@ class Chains:
             depth = tables.draft_depth(level)
             self.drafted[images, level] = tables.draft[depth][rows, tokens] / tables.draft_masses[depth][rows]
 
-    def rows_after(self, trees: TreeBatch, kept: IntArray) -> IntArray:
-        """Return [A], the table rows after the first `kept` [A] drafts."""
-        last, some = self.batch.roots(trees.images), np.flatnonzero(kept > 0)
-        last[some] = self.tokens[some, kept[some] - 1]
-        return self.batch.rows_after(trees.images, kept, last)
+    def rows_after(self, trees: TreeBatch, accepted: IntArray) -> IntArray:
+        """Return [A], the table rows after the first `accepted` [A] drafts."""
+        last, some = self.batch.roots(trees.images), np.flatnonzero(accepted > 0)
+        last[some] = self.tokens[some, accepted[some] - 1]
+        return self.batch.rows_after(trees.images, accepted, last)
 
     @property
     def there(self) -> BoolArray:
@@ -103,7 +103,7 @@ class ChainJudge(Protocol):
         """Return the paths to judge; by default those of trees in which no node has two children."""
         return Chains.of(batch, trees)
 
-    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+    def count_accepted(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """Return [A], the number of kept drafts, given `uniforms` [A, L + 1], one per node."""
         ...
 
@@ -122,7 +122,7 @@ class BatchedChain:
         chains = self.judge.chains(batch, trees)
         count, levels = chains.tokens.shape
         uniforms = batch.draws.random((count, levels + 2))
-        accepted, weights = self.judge.kept(chains, uniforms[:, :-1]), self.judge.weights(chains)
+        accepted, weights = self.judge.count_accepted(chains, uniforms[:, :-1]), self.judge.weights(chains)
         extra = np.empty(count, dtype=np.int64)
         for level in range(levels):
             on = np.flatnonzero((accepted == level) & (chains.length > level))
@@ -144,7 +144,7 @@ class BlockJudge(ChainJudge):
 
     capped: bool = True
 
-    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+    def count_accepted(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """See `ChainJudge`; runs from the end of each chain until a flip succeeds."""
         weights = self.weights(chains)
         ends_by = weights if self.capped else np.pad(chains.running(MOST_RATIO), ((0, 0), (1, 0)), constant_values=1.0)
@@ -182,7 +182,7 @@ class DeferredJudge(ChainJudge):
         """See `ChainJudge`."""
         return Chains.of(batch, trees, self.points)
 
-    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+    def count_accepted(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """See `ChainJudge`."""
         return self.forgiven(chains, flips(uniforms[:, 1:], chains.own, chains.drafted))
 
@@ -213,7 +213,7 @@ class RunsJudge(ChainJudge):
     share: float
     longest: int
 
-    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+    def count_accepted(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """See `ChainJudge`."""
         probs = chains.own
         starts, ends = self._runs(probs, chains.length)

@@ -20,7 +20,7 @@ from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.spatial.row_front import RowFront
 
 
-class Held(NamedTuple):
+class PendingToken(NamedTuple):
     """A token held back, the distribution [V] of its last test, and the number of cells that were missing then."""
 
     token: int
@@ -39,27 +39,27 @@ class AdaptiveWindow:
 
     chance: Chance
     role: Role = Role.CELL
-    _held: dict[int, Held] = field(default_factory=dict)
+    _pending: dict[int, PendingToken] = field(default_factory=dict)
 
     def __call__(self, front: RowFront, cell: int, distribution: FloatArray) -> int | None:
         missing = front.missing_before(cell)
-        draft = self._held.pop(cell, None)
+        draft = self._pending.pop(cell, None)
         if draft is None:
             token = self.chance.draw(distribution, At(self.role, cell))
             if missing and front.opens_row(cell):
-                self._held[cell] = Held(token, np.array(distribution), missing)
+                self._pending[cell] = PendingToken(token, np.array(distribution), missing)
                 return None
             return token
         if missing == draft.missing:
-            self._held[cell] = draft
+            self._pending[cell] = draft
             return None
         token, accepted = self._test(draft, distribution, 2 * (cell * front.region.size + missing))
         if accepted or not missing:
             return token
-        self._held[cell] = Held(token, np.array(distribution), missing)
+        self._pending[cell] = PendingToken(token, np.array(distribution), missing)
         return None
 
-    def _test(self, draft: Held, distribution: FloatArray, node: int) -> tuple[int, bool]:
+    def _test(self, draft: PendingToken, distribution: FloatArray, node: int) -> tuple[int, bool]:
         if self.chance.flip(
             float(distribution[draft.token]), At(Role.WINDOW, node), out_of=float(draft.distribution[draft.token])
         ):

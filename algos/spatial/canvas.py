@@ -26,14 +26,14 @@ _NO_GROUP = -1
 class Canvas:
     """One image during decoding with one target.
 
-    tokens: [cells] int64, NO_TOKEN if undecided. cached: [cells] bool, whether the cell is in the KV cache. known: By
-    cell, distributions that need no pass. passes: Tokens fed by each pass; the prefill counts as 0.
+    tokens: [cells] int64, NO_TOKEN if undecided. cached: [cells] bool, whether the cell is in the KV cache.
+    precomputed: By cell, distributions that need no pass. passes: Tokens fed by each pass; the prefill counts as 0.
     """
 
     target: GridTarget
     tokens: IntArray
     cached: BoolArray
-    known: dict[int, FloatArray]
+    precomputed: dict[int, FloatArray]
     passes: list[int]
     _fed: tuple[IntArray, IntArray, IntArray] | None = field(default=None, repr=False)
 
@@ -75,19 +75,19 @@ class Canvas:
             raise RuntimeError(f"canvas: some of cells {cells.tolist()} are decided already")
         self.tokens[cells] = tokens
 
-    def distributions(self, wanted: IntArray) -> FloatArray:
-        """Return the distributions [n, V] of undecided cells `wanted` [n], ascending, given earlier decided cells."""
-        distributions = self._distributions(wanted, None, None)
+    def distributions(self, cells: IntArray) -> FloatArray:
+        """Return the distributions [n, V] of undecided `cells` [n], ascending, given earlier decided cells."""
+        distributions = self._distributions(cells, None, None)
         self.keep()
         return distributions
 
-    def draft_distributions(self, wanted: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
+    def draft_distributions(self, cells: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
         """Like `distributions`, but a cell also sees earlier drafts of its own group. Call `keep` after the verdict.
 
         drafts: [cells] int64, NO_TOKEN if there is none. groups: [cells] int64 >= 0. If the cell before a cell is
         drafted in another group, the cell is read after a proxy.
         """
-        return self._distributions(wanted, drafts, groups)
+        return self._distributions(cells, drafts, groups)
 
     def keep(self) -> None:
         """Commit the rows of the last pass whose token is now decided, except those already in the cache."""
@@ -105,12 +105,12 @@ class Canvas:
         self.cached[cells] = False
 
     def _distributions(self, cells: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
-        is_known = [cell in self.known for cell in cells.tolist()] if self.known else []
+        is_known = [cell in self.precomputed for cell in cells.tolist()] if self.precomputed else []
         if not any(is_known):
             return self._score(cells - 1, drafts, groups)
         distributions, unknown = np.empty((cells.size, self.target.vocab_size)), ~np.array(is_known)
         for place in np.flatnonzero(is_known):
-            distributions[place] = self.known.pop(int(cells[place]))
+            distributions[place] = self.precomputed.pop(int(cells[place]))
         if unknown.any():
             distributions[unknown] = self._score(cells[unknown] - 1, drafts, groups)
         return distributions

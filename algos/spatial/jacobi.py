@@ -40,23 +40,23 @@ from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
 
 
-def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
-    """Draw from `target` [V]; the result equals `held`, itself drawn from `draft` [V], with probability 1 - TV.
+def maximal_coupling(token: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
+    """Draw from `target` [V]; the result equals `token`, itself drawn from `draft` [V], with probability 1 - TV.
 
-    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. Raises ValueError if `held` has probability 0 in `draft`.
+    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. Raises ValueError if `token` has probability 0 in `draft`.
     """
-    if not draft[held] > 0.0:
+    if not draft[token] > 0.0:
         raise ValueError(
-            f"maximal_coupling: token {held} has no probability in the distribution it is said to be drawn from"
+            f"maximal_coupling: token {token} has no probability in the distribution it is said to be drawn from"
         )
-    if chance.flip(float(target[held]), At(Role.COUPLE, at.node), out_of=float(draft[held])):
-        return held
+    if chance.flip(float(target[token]), At(Role.COUPLE, at.node), out_of=float(draft[token])):
+        return token
     rest = excess(target, draft)
-    return chance.draw(rest, at) if rest.any() else held
+    return chance.draw(rest, at) if rest.any() else token
 
 
 @dataclass(slots=True)
-class HeldWindow:
+class WindowState:
     """The window of one image between its passes: its drafts and their distributions.
 
     drawn: How its drafts count as drawn, see `drawn_for`. noise: The cells' noise, only for coupling "gumbel".
@@ -78,7 +78,7 @@ class HeldWindow:
         self._tokens, self._drafts = [token], []
         self._table = LookupTable(self.grid, self.window.passes, self.window.beside)
         if self.window.looks_up:
-            self._table.decide(self._tokens, self._said(probs[0]))
+            self._table.decide(self._tokens, self._distribution(probs[0]))
 
     def draft(self, length: int, chance: Chance) -> DraftTree:
         """Return the window below the last decided token, refilled up to `length` >= 0 drafts or its own length.
@@ -113,13 +113,13 @@ class HeldWindow:
         old_drafts, prefix = drafts[done:last], list(self._tokens)
         drafts = []
         for place, (draft, node) in enumerate(zip(old_drafts, nodes, strict=True), start=done):
-            row, left = self._said(probs[node]), int(tree.tokens[node])
+            row, left = self._distribution(probs[node]), int(tree.tokens[node])
             table.see(cell + place, left, row)
             distribution = table.redraft(prefix, left, row)
             drafts.append(_redrawn(draft, distribution, cell + place, chance, window, self.noise))
             prefix.append(drafts[-1].token)
         if window.last_row and done <= last and len(prefix) < self.grid.cells - 1:
-            row, left = self._said(probs[last]), int(tree.tokens[last])
+            row, left = self._distribution(probs[last]), int(tree.tokens[last])
             table.see(len(prefix), left, row)
             distribution, cell = table.redraft(prefix, left, row), len(prefix)
             if behind:
@@ -132,9 +132,9 @@ class HeldWindow:
         for token, node in zip(emitted(tree, verdict), (0, *verdict.path), strict=True):
             self._tokens.append(token)
             if self.window.looks_up:
-                self._table.decide(self._tokens, self._said(probs[node]))
+                self._table.decide(self._tokens, self._distribution(probs[node]))
 
-    def _said(self, row: FloatArray) -> FloatArray:
+    def _distribution(self, row: FloatArray) -> FloatArray:
         return _certain(int(row.argmax()), self.vocab_size) if self.likeliest else normalised(row)
 
 
@@ -199,7 +199,7 @@ def _certain(token: int, vocab_size: int) -> FloatArray:
 class WindowDrafter:
     """An `Expander` and `WindowExpander`: a Jacobi window, with or without a drafter."""
 
-    window: HeldWindow
+    window: WindowState
     drafter: Drafter | None = None
     drafted: DraftTree | None = None
     """The last tree drafted by the window."""
@@ -338,7 +338,7 @@ def jacobi_cycles(
         drawn = drawn_for(spec, window.coupling, window.candidates)
     if (window.coupling == "gumbel") != (noise is not None):
         raise ValueError(f"jacobi: coupling '{window.coupling}' {'needs' if noise is None else 'takes no'} noise")
-    drafter = WindowDrafter(HeldWindow(window, target.grid, target.vocab_size, drawn, noise))
+    drafter = WindowDrafter(WindowState(window, target.grid, target.vocab_size, drawn, noise))
     verification = WindowedCycles(target, drafter, rule, rule)
     yield from cycles(target, None, WindowPolicy(), rule, chance, window.nodes, verification)
 

@@ -248,12 +248,12 @@ class LookupTable:
         if row and column:
             self._beside[tokens[-2], tokens[cell - self.grid.width]] = distribution
 
-    def redraft(self, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
-        """Return the distribution for drafting the next cell after `known`, the decided and drafted tokens before it.
+    def redraft(self, tokens: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
+        """Return the distribution for drafting the next cell after `tokens`, the decided and drafted tokens before it.
 
         distribution: [V], from the last pass, when the token before the cell was `stale_left`.
         """
-        cell, left = len(known), known[-1]
+        cell, left = len(tokens), tokens[-1]
         if left == stale_left:
             return distribution
         again = self._passes.get(cell, {}).get(left)
@@ -261,14 +261,14 @@ class LookupTable:
             return again
         row, column = divmod(cell, self.grid.width)
         weight = self.weight
-        entry = self._beside.get((left, known[cell - self.grid.width])) if weight and row and column else None
+        entry = self._beside.get((left, tokens[cell - self.grid.width])) if weight and row and column else None
         return distribution if entry is None else weight * entry + (1.0 - weight) * distribution
 
-    def guess(self, known: list[int]) -> FloatArray | None:
+    def guess(self, tokens: list[int]) -> FloatArray | None:
         """Return a distribution for a cell that no pass has covered: by left and above, by left, or by above."""
-        row, column = divmod(len(known), self.grid.width)
-        above = known[len(known) - self.grid.width] if row else None
-        entry = self._beside.get((known[-1], above)) if column and above is not None else None
+        row, column = divmod(len(tokens), self.grid.width)
+        above = tokens[len(tokens) - self.grid.width] if row else None
+        entry = self._beside.get((tokens[-1], above)) if column and above is not None else None
         if entry is None and column:
-            entry = self._left.get(known[-1])
+            entry = self._left.get(tokens[-1])
         return self._above.get(above) if entry is None and above is not None else entry

@@ -163,7 +163,8 @@ def verify_and_repair(
     steps: tuple[tuple[int, ...], ...] = ()
     if rejected.any():
         first = int(np.argmax(rejected))
-        canvas.known[first] = distributions[first - cells[0]]  # nothing before it has changed since it was verified
+        # Nothing before it has changed since it was verified.
+        canvas.precomputed[first] = distributions[first - cells[0]]
 
         def redraw(front: RowFront, cell: int, distribution: FloatArray) -> int | None:
             if in_residual[cell]:

@@ -96,8 +96,8 @@ class TableBatch:
         self._width, self._cells = model.grid.width, model.grid.cells
         # A row of NO_TOKEN is stored above each image: the cell above c is at index c, and c itself one row later.
         self._pitch = self._width + self._cells
-        self._held: IntArray = np.full(count * self._pitch, NO_TOKEN)
-        self.canvas: IntArray = self._held.reshape(count, self._pitch)[:, self._width :]
+        self._tokens: IntArray = np.full(count * self._pitch, NO_TOKEN)
+        self.canvas: IntArray = self._tokens.reshape(count, self._pitch)[:, self._width :]
         # A table row is the cell's start plus an entry of `_left` for the token before the cell. The second half of
         # `_left` holds the value of NO_TOKEN for every token; it serves the first cell of a row.
         self._starts: IntArray = np.pad(model.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
@@ -117,7 +117,7 @@ class TableBatch:
 
     def roots(self, active: IntArray) -> IntArray:
         """[A] the last committed token of each active image."""
-        return self._held.take(active * self._pitch + self.cell.take(active) + (self._width - 1))
+        return self._tokens.take(active * self._pitch + self.cell.take(active) + (self._width - 1))
 
     def rows_after(self, active: IntArray, level: int | IntArray, tokens: IntArray) -> IntArray:
         """Table rows of the cells `level` (or [A] levels) past the first undecided one, after `tokens` [A] or [A, F].
@@ -125,7 +125,7 @@ class TableBatch:
         They equal those of `TableModel.rows`; the cells above must be decided.
         """
         at = active * self._pitch + self.cell.take(active) + level
-        base = self._starts.take(at) + self.model.classes.take(self._held.take(at))
+        base = self._starts.take(at) + self.model.classes.take(self._tokens.take(at))
         half = self._half.take(at)
         if tokens.ndim == 2:
             base, half = base[:, None], half[:, None]
@@ -137,11 +137,11 @@ class TableBatch:
         """[A] largest depth of a tree; it leaves one cell for the extra token."""
         return self._cells - 1 - self.cell.take(active)
 
-    def commit(self, active: IntArray, path: IntArray, kept: IntArray, extra: IntArray) -> None:
-        """Commit the first `kept` [A] tokens of each `path` [A, L], and the `extra` token [A]."""
+    def commit(self, active: IntArray, path: IntArray, accepted: IntArray, extra: IntArray) -> None:
+        """Commit the first `accepted` [A] tokens of each `path` [A, L], and the `extra` token [A]."""
         first = active * self._pitch + self.cell.take(active) + self._width
-        for level in range(int(kept.max(initial=0))):
-            here = np.flatnonzero(kept > level)
-            self._held[first[here] + level] = path[here, level]
-        self._held[first + kept] = extra
-        self.cell[active] += kept + 1
+        for level in range(int(accepted.max(initial=0))):
+            here = np.flatnonzero(accepted > level)
+            self._tokens[first[here] + level] = path[here, level]
+        self._tokens[first + accepted] = extra
+        self.cell[active] += accepted + 1

@@ -31,14 +31,14 @@ class RandomDistribution:
     vocab_size: int
     seed: int = 0
     sharpness: float = 1.0
-    _known: dict[Prefix, FloatArray] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[Prefix, FloatArray] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, prefix: Prefix) -> FloatArray:
-        row = self._known.get(prefix)
+        row = self._cache.get(prefix)
         if row is None:
             noise = np.random.default_rng(_digest(prefix, self.seed)).standard_normal(self.vocab_size)
             masses = np.exp(self.sharpness * (noise - noise.max()))
-            row = self._known[prefix] = masses / masses.sum()
+            row = self._cache[prefix] = masses / masses.sum()
         return row
 
 

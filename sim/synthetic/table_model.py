@@ -95,8 +95,8 @@ class _Canvas:
         self._model, self._width, self._last = model, model.grid.width, model.grid.cells - 1
         self._starts: IntArray = model.starts[image % model.images]
         # A row of NO_TOKEN is stored above the image, so that the token above cell c is at index c.
-        self._held: IntArray = np.full(self._width + model.grid.cells, NO_TOKEN)
-        self._known = 0
+        self._tokens: IntArray = np.full(self._width + model.grid.cells, NO_TOKEN)
+        self._root_cell = 0
 
     def first_row(self) -> int:
         """The table row of cell 0."""
@@ -105,8 +105,8 @@ class _Canvas:
 
     def level_rows(self, tokens: IntArray, depth: int) -> IntArray:
         """[F] the table rows of the cell after nodes at one `depth` (0: the root), if the cell above is committed."""
-        cell = min(self._known + 1 + depth, self._last)
-        base = self._starts[cell] + self._model.classes[self._held[cell]]
+        cell = min(self._root_cell + 1 + depth, self._last)
+        base = self._starts[cell] + self._model.classes[self._tokens[cell]]
         if cell % self._width == 0:
             return np.full(tokens.size, base + self._model.left_terms[NO_TOKEN])
         rows: IntArray = self._model.left_terms.take(tokens)
@@ -115,9 +115,10 @@ class _Canvas:
 
     def node_rows(self, tokens: IntArray, parents: IntArray, depths: IntArray) -> IntArray:
         """[N] the table rows of the cells after N nodes, which must include all their ancestors."""
-        cells = np.minimum(depths + (self._known + 1), self._last)
-        upper = self._held.take(cells)
-        above = cells - (self._known + self._width)  # depth of the node above the cell; negative if that is committed
+        cells = np.minimum(depths + (self._root_cell + 1), self._last)
+        upper = self._tokens.take(cells)
+        # Depth of the node above the cell; negative if that is committed.
+        above = cells - (self._root_cell + self._width)
         for node in (above >= 0).nonzero()[0].tolist():
             ancestor = node
             for _ in range(int(depths[node] - above[node])):
@@ -133,9 +134,9 @@ class _Canvas:
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """Commit the root and the accepted nodes."""
-        end = self._known + 1 + len(verdict.path)
-        self._held[self._width + self._known : self._width + end] = tree.tokens[verdict.committed()]
-        self._known = end
+        end = self._root_cell + 1 + len(verdict.path)
+        self._tokens[self._width + self._root_cell : self._width + end] = tree.tokens[verdict.committed()]
+        self._root_cell = end
 
 
 @dataclass(slots=True)

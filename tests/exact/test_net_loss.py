@@ -92,9 +92,9 @@ def drawn_picture(
     other, counted = RandomDistribution(12, seed=seed + 1), list[float]()
     for _ in range(2):
         drafter = TimedDrafter(Blend(other, distribution, agreement))
-        held_window = jacobi.HeldWindow(JacobiWindow(6, "maximal"), target.grid, 12, "iid", None, likeliest=False)
+        window_state = jacobi.WindowState(JacobiWindow(6, "maximal"), target.grid, 12, "iid", None, likeliest=False)
         of_drawn = {how: RULES[name].make() for how, name in JUDGED.items()}
-        window, chain = jacobi.WindowDrafter(held_window, drafter), RULES["chain"].make()
+        window, chain = jacobi.WindowDrafter(window_state, drafter), RULES["chain"].make()
         verification = jacobi.WindowedCycles(target, window, rule, chain, of_drawn)
         done = decode(target, drafter, policy, rule, sampling(seed), MOST_NODES, verification)
         counted.append(policy.policy._lost.ms)

@@ -72,12 +72,12 @@ def decoded(
     """By a drafter that knows little, with `module`'s loop."""
     rule, window_rule = (RULES[name].make() for name in rules)
     noise, drafter = noise_of(chance) if window.coupling == "gumbel" else None, SyntheticDrafter(drafting)
-    held_window = module.HeldWindow(
+    window_state = module.WindowState(
         window, target.grid, target.vocab_size, "iid", noise, likeliest=rules[0] == "greedy"
     )
     of_drawn = {how: RULES[name].make() for how, name in drawn.items()}
     verification = module.WindowedCycles(
-        target, module.WindowDrafter(held_window, drafter), rule, window_rule, of_drawn
+        target, module.WindowDrafter(window_state, drafter), rule, window_rule, of_drawn
     )
     return decode(target, drafter, policy, rule, chance, 8, verification)
 

@@ -173,7 +173,7 @@ def what_was_decided_stays(right: Any, window: Any, tree: Any, verdict: Any, *ar
 
 
 def held(method: str, wrong: Callable[..., Any]) -> Plant:
-    return around("HeldWindow", method, wrong)
+    return around("WindowState", method, wrong)
 
 
 def copied(wrong: Callable[[Any, int, int, str], int]) -> Plant:

@@ -97,7 +97,7 @@ def may_tie_with_the_row_above(right: Any, columns: Any, slant: Any) -> Any:
 
 
 def redraw_from_another_distribution(right: Any, canvas: Canvas, *args: Any) -> Any:
-    canvas.known = {cell: distribution[::-1] for cell, distribution in canvas.known.items()}
+    canvas.precomputed = {cell: distribution[::-1] for cell, distribution in canvas.precomputed.items()}
     return right(canvas, *args)
 
 

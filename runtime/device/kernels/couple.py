@@ -1,6 +1,6 @@
 """New drafts behind the cells that a pass decided: drawn independently, coupled to the old drafts, or raced.
 
-The reference is `algos.spatial.jacobi.HeldWindow.redraft`.
+The reference is `algos.spatial.jacobi.WindowState.redraft`.
 """
 
 from torch import Tensor

@@ -1,6 +1,6 @@
 """New drafts where the left token has changed, from an earlier distribution for the token that is there now.
 
-The reference is `algos.spatial.jacobi.HeldWindow.redraft`. A draft depends on the one before it, so this goes place by
+The reference is `algos.spatial.jacobi.WindowState.redraft`. A draft depends on the one before it, so this goes place by
 place. It runs after `couple`, which has drafted every place as if nothing were found, so only places for which a
 distribution is found are drafted again. The findings are noted for `shift`, which moves all distributions at once.
 """

@@ -1,4 +1,4 @@
-"""Lays out a Jacobi window's draft chain, and fills in its new cells; as `algos.spatial.jacobi.HeldWindow.draft`."""
+"""Lays out a Jacobi window's draft chain, and fills in its new cells; as `algos.spatial.jacobi.WindowState.draft`."""
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces

@@ -1,6 +1,6 @@
 """Draws a window's new cells from the target's distribution of the last decided cell with equal neighbours, or copies.
 
-The reference is `algos.spatial.jacobi.HeldWindow.draft` and `algos.spatial.jacobi_window.LookupTable.guess`.
+The reference is `algos.spatial.jacobi.WindowState.draft` and `algos.spatial.jacobi_window.LookupTable.guess`.
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress

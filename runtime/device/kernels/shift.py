@@ -1,6 +1,6 @@
 """Moves a Jacobi window forward: stores its drafts' new distributions as those that they were drawn from.
 
-The reference is `algos.spatial.jacobi.HeldWindow.redraft`. This is a separate launch because `couple` still reads the
+The reference is `algos.spatial.jacobi.WindowState.redraft`. This is a separate launch because `couple` still reads the
 rows that it writes. After a pass over a shorter window or another tree, a window may hold drafts beyond that pass.
 They move to their new places with the distributions that they were drawn from, because no rule has looked at them.
 """

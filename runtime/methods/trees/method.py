@@ -19,7 +19,7 @@ from underpaint.algos.protocols import Budget, Expander, Grid, Policy, Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.skipping import Skipping, SkipWatch, skipping_cycles
-from underpaint.algos.spatial.jacobi import HeldWindow, WindowDrafter, WindowedCycles, WindowPlan
+from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles, WindowPlan, WindowState
 from underpaint.algos.step import cycles
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.artifacts.cost_curve import read_engine_costs
@@ -314,7 +314,7 @@ class TreeMethod(DecodingMethod):
             if self.window is not None and drafter is not None:
                 window, rule, likeliest, drawn_rules = self.window
                 noise = noise_of(chance) if window.coupling == "gumbel" else None
-                jacobi = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest)
+                jacobi = WindowState(window, target.grid, target.vocab_size, "iid", noise, likeliest)
                 verification = WindowedCycles(target, WindowDrafter(jacobi, drafter), self.rule, rule, drawn_rules)
             return DecodingResult.of_cycles(cycles(target, drafter, self.policy, self.rule, chance, most, verification))
 

@@ -17,7 +17,7 @@ from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import within
 from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi import HeldWindow, WindowDrafter, WindowedCycles, WindowPlan
+from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles, WindowPlan, WindowState
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Shape
@@ -106,8 +106,8 @@ def on_host(how: TreeForm, image: int) -> Made:
     )
     chance = sampling(SEED, image)
     noise = noise_of(chance) if window.coupling == "gumbel" else None
-    held_window = HeldWindow(window, GRID, V, "iid", noise, likeliest)
-    verification = WindowedCycles(target, WindowDrafter(held_window, drafter), how.rule, of_window, drawn_rules)
+    window_state = WindowState(window, GRID, V, "iid", noise, likeliest)
+    verification = WindowedCycles(target, WindowDrafter(window_state, drafter), how.rule, of_window, drawn_rules)
     decoded = decode(target, drafter, how.policy, how.rule, chance, 64, verification)
     return Made(
         decoded.tokens.tolist(),

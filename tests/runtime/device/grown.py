@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.runtime.device.tables import TableForward, Tables
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.chance import Role, given
+from underpaint.algos.chance import Role, from_arrays
 from underpaint.algos.protocols import Budget, Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device import static_growth
@@ -163,7 +163,7 @@ def by_host(policy: Policy, rows: FloatArray, room: int, root: int, uniforms: Fl
         return Grown([root], [-1], {})
     if plan_of(policy, GRID, rows.shape[1], MAX_NODES).drawn != "top_k":
         rows = sampled_probs(logits_of(rows)[None], SamplingParams()).numpy()
-    tree = policy.grow(HostRows(rows), root, Budget(room, MAX_NODES), given({Role.DRAFT: uniforms}))
+    tree = policy.grow(HostRows(rows), root, Budget(room, MAX_NODES), from_arrays({Role.DRAFT: uniforms}))
     draft_rows = tree.draft_rows.tolist() if tree.drawn != "top_k" else []
     drafted = {node: tree.draft_probs[row].tolist() for node, row in enumerate(draft_rows) if row >= 0}
     return Grown(tree.tokens.tolist(), tree.parents.tolist(), drafted)

@@ -12,7 +12,7 @@ from tests.runtime.device.test_kernels import whole
 from tests.runtime.device.trees import UNIFORMS
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, FromUniforms, Role
-from underpaint.algos.spatial.adaptive_window import AdaptiveWindow, Held
+from underpaint.algos.spatial.adaptive_window import AdaptiveWindow, PendingToken
 from underpaint.runtime.device.kernels.adaptive_fronts import OpeningRows, settle_adaptive
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
     row: FloatArray
     column: int
     missing: int
-    held: Held | None
+    held: PendingToken | None
     uniforms: tuple[float, float, float]
 
 
@@ -55,23 +55,23 @@ def waiting(draw: st.DrawFn, vocab_size: int) -> Waiting:
     if column == 0 and draw(st.booleans()):
         before = row if draw(st.sampled_from([False, False, True])) else before
         token = draw(st.sampled_from(np.flatnonzero(before).tolist()))
-        held_token = Held(token, before.astype(np.float64), draw(st.integers(max(1, missing), 3)))
+        held_token = PendingToken(token, before.astype(np.float64), draw(st.integers(max(1, missing), 3)))
     return Waiting(row, column, missing, held_token, tuple(draw(UNIFORMS) for _ in range(3)))
 
 
-def held_by_reference(one: Waiting) -> tuple[int | None, Held | None]:
+def held_by_reference(one: Waiting) -> tuple[int | None, PendingToken | None]:
     cell = WIDTH + one.column
     at = 2 * (cell * 2 * WIDTH + one.missing)
     uniform_index = {At(Role.CELL, cell): 0, At(Role.WINDOW, at): 1, At(Role.WINDOW, at + 1): 2}
     window = AdaptiveWindow(FromUniforms(lambda cycle, at: one.uniforms[uniform_index[at]]))
     if one.held is not None:
-        window._held[cell] = one.held
+        window._pending[cell] = one.held
     front = Opening(one.missing, one.column == 0, np.zeros(2 * WIDTH))
     token = window(front, cell, one.row.astype(np.float64))
-    return token, window._held.get(cell)
+    return token, window._pending.get(cell)
 
 
-def held_by_device(cases: list[Waiting]) -> list[tuple[int | None, Held | None]]:
+def held_by_device(cases: list[Waiting]) -> list[tuple[int | None, PendingToken | None]]:
     batch, vocab_size = len(cases), cases[0].row.size
     column = whole(*(one.column for one in cases))
     settled, none = torch.full((batch, 2), -1), torch.zeros(batch, dtype=torch.int64)
@@ -100,7 +100,7 @@ def held_by_device(cases: list[Waiting]) -> list[tuple[int | None, Held | None]]
         assert (int(settled[image, 0]) >= 0) == (made_up >= 0)
         held_token = None
         if lacked[image]:
-            held_token = Held(int(token[image]), stale[image, 0].double().numpy(), int(lacked[image]))
+            held_token = PendingToken(int(token[image]), stale[image, 0].double().numpy(), int(lacked[image]))
         outcomes.append((made_up if made_up >= 0 else None, held_token))
     assert verdicts.status.tolist() == [0] * batch
     return outcomes

@@ -13,7 +13,7 @@ from tests.runtime.device.test_windows import Drawn, method, on_device, on_host
 from tests.runtime.device.trees import UNIFORMS
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role
-from underpaint.algos.chance import given as given_uniforms
+from underpaint.algos.chance import from_arrays
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
@@ -71,7 +71,7 @@ def by_reference(case: Case, candidates: int, levels: int) -> Made:
     drafts = [WindowDraft(*pair) for pair in zip(case.drafts, case.rows.astype(np.float64), strict=True)]
     noise = np.zeros((CELL + MOST) * candidates)
     noise[CELL * candidates :] = case.uniforms.reshape(-1)
-    chance = given_uniforms({Role.CANDIDATE: noise})
+    chance = from_arrays({Role.CANDIDATE: noise})
     tree = window_tree(1, drafts, candidates, levels, "without_replacement", CELL, chance)
     parents = tree.parents.tolist()
     path = path_of(parents, case.turns)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import Role, given, sampling
+from underpaint.algos.chance import Role, from_arrays, sampling
 from underpaint.algos.protocols import Budget, Rule
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
@@ -108,5 +108,5 @@ def by_reference(rule: Rule, cases: Sequence[Case]) -> list[Verdict]:
     """Verdicts of the NumPy rule, given the same arrays."""
     return [
         Verdict(*(tuple(map(int, verdict.path)), int(verdict.token)))
-        for verdict in (rule(case.tree, case.probs, given(case.uniforms)) for case in cases)
+        for verdict in (rule(case.tree, case.probs, from_arrays(case.uniforms)) for case in cases)
     ]

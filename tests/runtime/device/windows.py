@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.runtime.device.trees import UNIFORMS
 from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import given
+from underpaint.algos.chance import from_arrays
 from underpaint.algos.coupling import SampledNoise
 from underpaint.algos.protocols import Grid
-from underpaint.algos.spatial.jacobi import HeldWindow
+from underpaint.algos.spatial.jacobi import WindowState
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, WindowDraft, window_tree
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.runtime.device.kernels.couple import couple
@@ -113,32 +113,32 @@ def seen_at(first: int) -> Iterator[tuple[int, int]]:
 def by_reference(window: JacobiWindow, one: Pass) -> After:
     vocab_size = one.probs.shape[1]
     noise = SampledNoise(one.seed, 1) if window.coupling == "gumbel" else None
-    held_window = HeldWindow(window, GRID, vocab_size, "iid", noise)
-    held_window.begin(one.said[:1], one.decided[0])
-    held_window._tokens[:] = one.decided
+    window_state = WindowState(window, GRID, vocab_size, "iid", noise)
+    window_state.begin(one.said[:1], one.decided[0])
+    window_state._tokens[:] = one.decided
     for count in range(2, len(one.decided) + 1):
-        held_window._table.decide(list(one.decided[:count]), normalised(one.said[count - 1]))
+        window_state._table.decide(list(one.decided[:count]), normalised(one.said[count - 1]))
     for seen in one.seen:
-        held_window._table.see(seen.cell, seen.left, normalised(seen.row))
+        window_state._table.see(seen.cell, seen.left, normalised(seen.row))
     wide = one.drawn_from.astype(np.float64)
     wide /= wide.sum(axis=1, keepdims=True)
-    held_window._drafts[:] = [WindowDraft(token, row) for token, row in zip(one.drafts, wide, strict=True)]
-    now, later = (given(dict(zip(WINDOW_ROLES, uniforms, strict=True))) for uniforms in one.uniforms)
+    window_state._drafts[:] = [WindowDraft(token, row) for token, row in zip(one.drafts, wide, strict=True)]
+    now, later = (from_arrays(dict(zip(WINDOW_ROLES, uniforms, strict=True))) for uniforms in one.uniforms)
     verdict = Verdict(tuple(range(1, one.accepted + 1)), one.token)
     if one.drafts:
-        tree = window_tree(one.decided[-1], held_window._drafts, 1, 1, "iid", len(one.decided), now)
-        held_window.redraft(tree, verdict, one.probs, now)
+        tree = window_tree(one.decided[-1], window_state._drafts, 1, 1, "iid", len(one.decided), now)
+        window_state.redraft(tree, verdict, one.probs, now)
     else:
-        held_window.pass_over(root_only(one.decided[-1], vocab_size), verdict, one.probs)
-    tree = held_window.draft(max(0, GRID.cells - len(held_window._tokens) - 1), later)
+        window_state.pass_over(root_only(one.decided[-1], vocab_size), verdict, one.probs)
+    tree = window_state.draft(max(0, GRID.cells - len(window_state._tokens) - 1), later)
     rows = np.empty((0, vocab_size))
     if window.refill == "lookup" or window.beside:
         rows = np.concatenate([one.said, one.probs[: one.accepted + 1]])
     seen_rows = {
         (cell, left): row.tolist()
-        for cell, by_left in held_window._table._passes.items()
+        for cell, by_left in window_state._table._passes.items()
         for left, row in by_left.items()
-        if cell >= len(held_window._tokens)
+        if cell >= len(window_state._tokens)
     }
     return After(tuple(tree.tokens[1:].tolist()), tree.draft_probs[: tree.size - 1], rows, seen_rows)
 
