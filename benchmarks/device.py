@@ -55,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse(parser, arguments)
     with refusing(parser):
         batches = [at_least(1)(one) for one in args.batches.split(",")]
-        parts = _known("--parts", args.parts, PARTS)
+        parts = _check_names("--parts", args.parts, PARTS)
         from tools.device_sizes import METHODS as KNOWN
         from underpaint.runtime.device.devices import open_device
         from underpaint.runtime.methods.registry import METHODS as NAMES
 
         device = None if args.plan else open_device(args.device)
-        names = _known("--methods", args.methods, KNOWN)
-        shipped = _known("--shipped", args.shipped, [spec.name for spec in NAMES])
+        names = _check_names("--methods", args.methods, KNOWN)
+        shipped = _check_names("--shipped", args.shipped, [spec.name for spec in NAMES])
     if args.plan:
         plan(parts, batches, names, shipped)
         return
@@ -140,7 +140,7 @@ def earlier(out: Path | None, figures: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _known(option: str, text: str, choices: Any) -> list[str]:
+def _check_names(option: str, text: str, choices: Any) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if name not in choices]
     if unknown:

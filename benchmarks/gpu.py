@@ -226,13 +226,13 @@ def attempt(name: str, part: Callable[[], Any], result: dict[str, Any]) -> None:
         result[f"{name}_not_run"] = f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def measure(given: argparse.Namespace, backend: str | None, work: Path, result: dict[str, Any]) -> None:
+def measure(args: argparse.Namespace, backend: str | None, work: Path, result: dict[str, Any]) -> None:
     """Fill `result` part by part. backend: None for the device runtime only."""
     result["gpu"], only = gpu_name(), ("target", "drafter")
-    attempt("best_token_ms", lambda: best_token_ms(given.precision, given.rounds), result)
+    attempt("best_token_ms", lambda: best_token_ms(args.precision, args.rounds), result)
     if backend is None:
         return
-    folder, reference = prepare(work, given.precision)
+    folder, reference = prepare(work, args.precision)
     if backend in MODULES:
         builder = EngineBuilder(backend_module(backend), backend, gpu_name())
         start = time.perf_counter()
@@ -243,7 +243,7 @@ def measure(given: argparse.Namespace, backend: str | None, work: Path, result: 
         attempt(f"{name}_parity", lambda name=name: parity(name, folder, reference, backend), result)
     attempt("greedy", lambda: greedy(folder, reference, backend), result)
     for name in only:
-        attempt(f"{name}_passes", lambda name=name: timings(name, folder, backend, given.rounds), result)
+        attempt(f"{name}_passes", lambda name=name: timings(name, folder, backend, args.rounds), result)
     attempt("token_ms", lambda: token_ms(folder, backend), result)
 
 

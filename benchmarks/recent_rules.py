@@ -86,12 +86,12 @@ def drawn_trees(world: World, shape: Shape, root: int) -> list[tuple[DraftTree, 
     return [(trees[tokens], weight) for tokens, weight in enumerate_outcomes(program).items()]
 
 
-def most_kept(world: World, shape: Shape) -> float:
+def most_accepted(world: World, shape: Shape) -> float:
     """Return the most nodes that a lossless rule keeps of such drafts, on average over the image's first token."""
-    return sum(float(share) * most_kept_below(world, shape, root) for root, share in enumerate(world.target(())))
+    return sum(float(share) * most_accepted_below(world, shape, root) for root, share in enumerate(world.target(())))
 
 
-def most_kept_below(world: World, shape: Shape, root: int) -> float:
+def most_accepted_below(world: World, shape: Shape, root: int) -> float:
     """Return the most nodes that a lossless rule keeps of such drafts, on average below the first token `root`."""
     trees = drawn_trees(world, shape, root)
     depth = trees[0][0].depth
@@ -126,7 +126,7 @@ def most_kept_below(world: World, shape: Shape, root: int) -> float:
 
 def rows_of(world: World, draft: Draft) -> list[dict[str, Any]]:
     """Return a row for each rule: the nodes that it keeps of the draft, and the optimum."""
-    rows, best = [], most_kept(world, draft.shape)
+    rows, best = [], most_accepted(world, draft.shape)
     depth = drawn_trees(world, draft.shape, 0)[0][0].depth
     for name, settings in draft.rules:
         rule, target = RULES[name].make(**settings), SyntheticTarget(world.target, Grid(1, depth + 2))

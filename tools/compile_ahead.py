@@ -165,10 +165,10 @@ def largest(launches: Iterable[Launch]) -> list[Launch]:
     ]
 
 
-def heaviest(launches: Sequence[Launch], made: Sequence[Compiled]) -> list[Launch]:
+def heaviest(launches: Sequence[Launch], compiled: Sequence[Compiled]) -> list[Launch]:
     """Return each kernel's launch with most registers, and all launches with many."""
-    most = {one.name: one for one in sorted(made, key=lambda one: one.registers)}
-    pairs = zip(launches, made, strict=True)
+    most = {one.name: one for one in sorted(compiled, key=lambda one: one.registers)}
+    pairs = zip(launches, compiled, strict=True)
     return [launch for launch, one in pairs if one.registers > MANY_REGISTERS or one is most[one.name]]
 
 

@@ -97,13 +97,13 @@ class _Counting(TorchDispatchMode):
 
     def __init__(self, record: Recording, nodes: list[Node]) -> None:
         super().__init__()
-        self._held, self._nodes, self._seen = record, nodes, 0
+        self._recording, self._nodes, self._seen = record, nodes, 0
 
     def flush(self) -> None:
         """Add the launches since the last operation."""
-        for launch in self._held.launches[self._seen :]:
+        for launch in self._recording.launches[self._seen :]:
             self._nodes.append(Node(launch.name, launch.bytes, launch.part, launch))
-        self._seen = len(self._held.launches)
+        self._seen = len(self._recording.launches)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.flush()

@@ -42,9 +42,9 @@ def pool(distribution: FloatArray, near: IntArray, limit: float) -> PooledMass:
 
 
 class Limit(Protocol):
-    """The largest mass to pool with a token of mass `own`, in a distribution of total mass `total`."""
+    """The largest mass to pool with a token of mass `token_mass`, in a distribution of total mass `total`."""
 
-    def __call__(self, own: float, total: float) -> float: ...
+    def __call__(self, token_mass: float, total: float) -> float: ...
 
 
 class Pooling(NamedTuple):
@@ -202,7 +202,7 @@ class Lantern:
         columns = self.k or self.neighbours.shape[1]
         return Pooling(self.neighbours, columns, self._limit, self.residual).verdict(tree, probs, chance)
 
-    def _limit(self, own: float, total: float) -> float:
+    def _limit(self, token_mass: float, total: float) -> float:
         return self.delta * total
 
 
@@ -226,8 +226,8 @@ class LanternPP:
         columns = self.k or self.neighbours.shape[1]
         return Pooling(self.neighbours, columns, self._limit, self.residual).verdict(tree, probs, chance)
 
-    def _limit(self, own: float, total: float) -> float:
-        return (self.factor - 1.0) * own
+    def _limit(self, token_mass: float, total: float) -> float:
+        return (self.factor - 1.0) * token_mass
 
 
 def _batched(rule: Lantern | LanternPP, drawn: Drawn) -> BatchedRule:

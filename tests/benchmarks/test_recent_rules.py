@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.pages import RESULTS
-from benchmarks.recent_rules import DRAFTS, WORLDS, Draft, World, most_kept, rows_of
+from benchmarks.recent_rules import DRAFTS, WORLDS, Draft, World, most_accepted, rows_of
 from underpaint.algos.draft.delayed import delayed_shape
 from underpaint.algos.transport import best_acceptance, overlap
 
@@ -32,10 +32,10 @@ def test_on_one_level_the_optimum_is_the_transport() -> None:
     for _ in range(3):
         target, draft = generator.dirichlet(np.ones(2), size=2)
         world = World("any", lambda prefix, row=target: row, lambda prefix, row=draft: row)
-        assert most_kept(world, delayed_shape(1, 0, 1)) == pytest.approx(float(overlap(target, draft)), abs=1e-8)
+        assert most_accepted(world, delayed_shape(1, 0, 1)) == pytest.approx(float(overlap(target, draft)), abs=1e-8)
         both = {
             frozenset({0}): draft[0] ** 2,
             frozenset({1}): draft[1] ** 2,
             frozenset({0, 1}): 2 * draft[0] * draft[1],
         }
-        assert most_kept(world, delayed_shape(2, 0, 1)) == pytest.approx(best_acceptance(target, both), abs=1e-8)
+        assert most_accepted(world, delayed_shape(2, 0, 1)) == pytest.approx(best_acceptance(target, both), abs=1e-8)

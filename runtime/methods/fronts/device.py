@@ -200,12 +200,12 @@ class JacobiFrontCycle(CellCycle):
         columns, probs = whole(batch, grid.height), self.state.tree.draft_probs
         self._drafts = RowDrafts(columns, cells, tokens, kinds, verdicts, noise, whole(batch), probs)
         self._roles = torch.tensor([int(role) for role in ROW_ROLES], dtype=torch.int64, device=device)
-        self._known = torch.zeros(target.rows * batch, 1, features, dtype=target.dtype, device=device)
+        self._begin_features = torch.zeros(target.rows * batch, 1, features, dtype=target.dtype, device=device)
 
     def _start(self, features: Tensor) -> None:
         self._drafts.columns.zero_()
         self._drafts.tokens.fill_(-1)
-        self._known.copy_(features)
+        self._begin_features.copy_(features)
         if self._alone:  # the first cycle drafts only the first cell, which needs no pass
             self._lay()
             self._decide(features.expand(-1, self.grid.width, -1).contiguous())
@@ -219,7 +219,7 @@ class JacobiFrontCycle(CellCycle):
         self._lay()
         features = self._features()
         begins = (self.state.progress.cells == 0)[:, None, None].repeat(self._target.rows, 1, 1)
-        features[:, :1].copy_(torch.where(begins, self._known, features[:, :1]))
+        features[:, :1].copy_(torch.where(begins, self._begin_features, features[:, :1]))
         self._decide(features[:, : self.grid.width])
 
     def _lay(self) -> None:

@@ -112,7 +112,7 @@ class WindowGrowth:
         number = torch.float64 if window.beside > 0.0 else torch.float32
         size = (batch, length, vocab_size)
         self._drawn_from = torch.zeros(size, dtype=number, device=device) if beside else state.tree.draft_probs
-        self._said = torch.zeros_like(state.tree.probs) if is_greedy else None
+        self._one_hot = torch.zeros_like(state.tree.probs) if is_greedy else None
         self._candidates = (
             None if window.candidates == 1 else wide(batch, min(window.levels, length), window.candidates)
         )
@@ -185,10 +185,10 @@ class WindowGrowth:
     def _read(self, state: State) -> BatchTree:
         """Return the tree that the window learns from; for greedy rules, its distributions are one-hot."""
         tree = self.own(state.tree)
-        if self._said is None:
+        if self._one_hot is None:
             return tree
-        likeliest(tree.probs, self._said, tree.counts)
-        return tree._replace(probs=self._said)
+        likeliest(tree.probs, self._one_hot, tree.counts)
+        return tree._replace(probs=self._one_hot)
 
 
 def _table(state: State, window: JacobiWindow, cells: int) -> LookupBuffers:
