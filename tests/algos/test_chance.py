@@ -13,7 +13,7 @@ from underpaint.algos.chance import (
     Philox,
     Role,
     enumerate_outcomes,
-    given,
+    from_arrays,
     index_of,
     sampling,
     scripted,
@@ -108,7 +108,7 @@ def test_recorded_and_given_uniforms_replay_sampling() -> None:
             for node in (0, 5, 70)
         }
         assert decide(scripted(recorded)) == decide(source)
-        handed = given({role: Philox(seed, 4).uniforms(0, role, 80) for role in Role})
+        handed = from_arrays({role: Philox(seed, 4).uniforms(0, role, 80) for role in Role})
         for node in range(80):
             at = At(Role.ACCEPT, node)
             assert handed.source(0, at) == source.source(0, at)
