@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from underpaint.sim.exact.rule_report import ExactReport
 
 
-NOT_KEPT = 1
+BROKEN_PROMISE = 1
 """The exit code of a rule that breaks its promise."""
 
 
@@ -108,7 +108,7 @@ def _require_rule(name: str) -> None:
 
 
 def _require_promise(report: "ExactReport") -> None:
-    """Print an error and exit with `NOT_KEPT` if a rule breaks its promise."""
+    """Print an error and exit with `BROKEN_PROMISE` if a rule breaks its promise."""
     from underpaint.algos.accept import RULES
     from underpaint.sim.exact.promise import keeps_promise
 
@@ -121,7 +121,7 @@ def _require_promise(report: "ExactReport") -> None:
             f"{report.beyond_bound:.3g} more"
         )
         typer.echo(f"error: rule '{report.rule}' {reason}; mend the rule, or its promise", err=True)
-        raise typer.Exit(NOT_KEPT)
+        raise typer.Exit(BROKEN_PROMISE)
 
 
 _RESIDUALS = (

@@ -16,7 +16,7 @@ _LONGEST_PROMPT: Final = 256
 _DRAFTERS_OWN: Final = "embed_tokens.weight"
 _TOKENIZER: Final = "model.vqmodel."
 """The name prefix of the image tokenizer in a Chameleon checkpoint, which `chameleon_vq` reads."""
-_KEPT: Final = (1, 1)
+_UNCOND_KEEP: Final = (1, 1)
 """For no condition, Chameleon's own code keeps only the prompt's begin token and the image token, without padding
 (facebookresearch/chameleon: `ImageDecoder` in inference/chameleon.py, inference/model_adapter.py)."""
 _PICTURE_BEGINS: Final = "<racm3:break>"
@@ -204,7 +204,7 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
     if options.layout == "lumina":
         config_fields |= _lumina(vocabulary, options)
     else:
-        config_fields["uncond_keep"] = options.uncond_keep or _KEPT
+        config_fields["uncond_keep"] = options.uncond_keep or _UNCOND_KEEP
         begins = vocabulary.get(_PICTURE_BEGINS)
         config_fields["prompt_end"] = () if begins is None else (int(begins),)
     return _text_model(

@@ -38,7 +38,7 @@ Measure: TypeAlias = Literal["judge", "log-likelihood"]
 MEASURES: Final = get_args(Measure)
 LEAST_PROMPTS: Final = 4
 MOST_CANDIDATES: Final = 200
-KEPT: Final = 4
+REDUCTION: Final = 4
 """A round keeps one in this many candidates, but at least `FINALISTS`."""
 FINALISTS: Final = 2
 _SEED: Final = 20261
@@ -131,7 +131,7 @@ def candidates(
 class Round(NamedTuple):
     """One round of the search: the number of candidates, and the number of prompts counted from the first."""
 
-    kept: int
+    candidates: int
     prompts: int
 
 
@@ -144,16 +144,16 @@ def rounds(count: int, prompts: int) -> list[Round]:
     """
     counts = [count]
     while counts[-1] > FINALISTS:
-        counts.append(max(FINALISTS, ceil(counts[-1] / KEPT)))
+        counts.append(max(FINALISTS, ceil(counts[-1] / REDUCTION)))
     last = len(counts) - 1
-    return [Round(one, max(2, ceil(prompts / KEPT ** (last - turn)))) for turn, one in enumerate(counts)]
+    return [Round(one, max(2, ceil(prompts / REDUCTION ** (last - turn)))) for turn, one in enumerate(counts)]
 
 
 def drawings_of(count: int, prompts: int) -> int:
     """Largest number of drawings in a search, of candidates and current settings, without plain autoregression."""
     total, before = 0, 0
     for turn, one in enumerate(rounds(count, prompts)):
-        total += (one.kept + (turn > 0)) * (one.prompts - before)
+        total += (one.candidates + (turn > 0)) * (one.prompts - before)
         before = one.prompts
     return total
 
@@ -221,7 +221,7 @@ class Search:
             draw(keys, f"{self.name}, round {turn + 1} of {len(steps)}")
             rows = self._rows(log, names, step.prompts)
             if turn + 1 < len(steps):
-                alive = sorted(alive, key=lambda one: self._rank(rows[one]))[: steps[turn + 1].kept]
+                alive = sorted(alive, key=lambda one: self._rank(rows[one]))[: steps[turn + 1].candidates]
         met = [one for one in {current: None, **dict.fromkeys(alive)} if self._is_met(rows[one])]
         if not met:
             return None
