@@ -47,7 +47,7 @@ class AdaptSettings(NamedTuple):
 class Adapting(NamedTuple):
     """The memory and the settings of an adaptation, and the [B] int64 limits of the next tree that it sets."""
 
-    held: AdaptState
+    state: AdaptState
     how: AdaptSettings
     depths: Tensor
     widths: Tensor
@@ -61,30 +61,30 @@ def adapt(adapting, accepted, cell, size, deepest, image, most_cells, most_nodes
     accepted: number of accepted draft tokens, below LANES. cell: first undecided cell. size, deepest: nodes (with the
     root) and levels of the verified tree. most_nodes: most drafted nodes of a tree.
     """
-    held, how = adapting.held, adapting.how
+    state, how = adapting.state, adapting.how
     base = image * (most_cells + 1)
     last = base + most_cells
     grown = size > 1  # a tree without draft tokens does not change the state
     taken = accepted.to(tl.float64)
     taken = tl.where(how.ratio == 1, taken / tl.maximum(deepest, 1).to(tl.float64), taken)
-    last_depth = tl.where(grown, tl.load(adapting.depths + image), tl.load(held.depths + last))
-    last_width = tl.where(grown, tl.load(adapting.widths + image), tl.load(held.widths + last))
-    last_share = tl.where(grown, taken, tl.load(held.accepted + last))
+    last_depth = tl.where(grown, tl.load(adapting.depths + image), tl.load(state.depths + last))
+    last_width = tl.where(grown, tl.load(adapting.widths + image), tl.load(state.widths + last))
+    last_share = tl.where(grown, taken, tl.load(state.accepted + last))
     turn = tl.arange(0, LANES)
     decided = cell - accepted - 1 + turn
     inside = (turn <= accepted) & (decided < most_cells)
-    tl.store(held.depths + base + decided, last_depth + turn * 0, inside)
-    tl.store(held.widths + base + decided, last_width + turn * 0, inside)
-    tl.store(held.accepted + base + decided, last_share + turn * 0.0, inside)
+    tl.store(state.depths + base + decided, last_depth + turn * 0, inside)
+    tl.store(state.widths + base + decided, last_width + turn * 0, inside)
+    tl.store(state.accepted + base + decided, last_share + turn * 0.0, inside)
     tl.debug_barrier()
-    tl.store(held.depths + last, last_depth)
-    tl.store(held.widths + last, last_width)
-    tl.store(held.accepted + last, last_share)
+    tl.store(state.depths + last, last_depth)
+    tl.store(state.widths + last, last_width)
+    tl.store(state.accepted + last, last_share)
     above = tl.maximum(cell - how.row, 0)
     known = (cell >= how.row) & (above < most_cells)
-    up_depth = tl.load(held.depths + base + above, known, other=0)
-    up_width = tl.load(held.widths + base + above, known, other=0)
-    up_share = tl.load(held.accepted + base + above, known, other=-1.0)
+    up_depth = tl.load(state.depths + base + above, known, other=0)
+    up_width = tl.load(state.widths + base + above, known, other=0)
+    up_share = tl.load(state.accepted + base + above, known, other=-1.0)
     begins = (how.vertical == 0) & (how.row_start > 0) & (cell % how.row == 0)
     upper = (up_depth > 0) & ((how.vertical == 1) | (begins & (how.row_start == 1)))
     depth = tl.where(upper, up_depth, tl.where(begins, how.start_depth, last_depth))

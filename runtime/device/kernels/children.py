@@ -10,8 +10,8 @@ TILE = 2048
 
 
 @kernel
-def store_top(row, held, tile, V, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Store at `held` the COUNT likeliest tokens of a tile of a distribution: descending, ties by ascending token.
+def store_top(row, out, tile, V, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Store at `out` the COUNT likeliest tokens of a tile of a distribution: descending, ties by ascending token.
 
     A token is stored as one int64: the bits of its probability in the upper half, 0x7FFFFFFF - token in the lower. If
     the tile has fewer tokens whose probability is a normal number, the other places become -1.
@@ -22,7 +22,7 @@ def store_top(row, held, tile, V, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     packed = tl.where(bits >= 0x00800000, (bits << 32) | (0x7FFFFFFF - place).to(tl.int64), -1)
     for turn in tl.static_range(COUNT):
         best = tl.max(packed, axis=0)
-        tl.store(held + turn, best)
+        tl.store(out + turn, best)
         packed = tl.where(packed == best, -1, packed)
 
 
@@ -98,7 +98,7 @@ def take_children_kernel(
         best = best_of_tiles(tops + image * rows * held, rows, held, MOST, ROWS, COLUMNS, HELD)
         shape = tl.load(levels + image)
         lane, turns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-        here = tl.load(level.wanted + shape * rows + lane, lane < rows, other=0)
+        here = tl.load(level.child_counts + shape * rows + lane, lane < rows, other=0)
         place = tl.load(level.firsts + shape) + tl.cumsum(here, axis=0) - here
         above = tl.load(level.places + shape * rows + lane, lane < rows, other=0)
         alive = tl.load(exists + image * nodes + above, lane < rows, other=0) == 1

@@ -18,12 +18,12 @@ CONFIDENCE = tl.constexpr(3)
 
 
 @kernel
-def mixed_at(said, total, row, row_total, weight, place, there, MIXED: tl.constexpr):
-    """Return the probabilities (float64) of the tokens at `place`, 0 where not `there`: said / total.
+def mixed_at(probs, total, row, row_total, weight, place, there, MIXED: tl.constexpr):
+    """Return the probabilities (float64) of the tokens at `place`, 0 where not `there`: probs / total.
 
-    MIXED: weight * said / total + (1 - weight) * row / row_total. The totals are the sums of both rows.
+    MIXED: weight * probs / total + (1 - weight) * row / row_total. The totals are the sums of both rows.
     """
-    here = tl.load(said + place, there, other=0.0).to(tl.float64) / total
+    here = tl.load(probs + place, there, other=0.0).to(tl.float64) / total
     if MIXED:
         beside = tl.load(row + place, there, other=0.0).to(tl.float64) / row_total
         here = weight * here + (1.0 - weight) * beside
@@ -31,13 +31,13 @@ def mixed_at(said, total, row, row_total, weight, place, there, MIXED: tl.conste
 
 
 @kernel
-def race(said, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
+def race(probs, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
     """Return the first token (int64) with the least noise / weight, as `algos.coupling.SampledNoise.race`."""
     best = tl.full((), float("inf"), tl.float64)
     found = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        weights = mixed_at(said, total, row, row_total, weight, place, place < V, MIXED)
+        weights = mixed_at(probs, total, row, row_total, weight, place, place < V, MIXED)
         runs = weights > 0.0
         times = tl.load(noise + place, place < V, other=0.0) / tl.where(runs, weights, 1.0)
         times = tl.where(runs, times, float("inf"))
@@ -49,13 +49,13 @@ def race(said, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BLO
 
 
 @kernel
-def lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
-    """Return [share * said + row_share * row - offer * stale]_+ [BLOCK] float64 for tokens from `start` on; 0 past V.
+def lacking_at(probs, share, row, row_share, stale, offer, start, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
+    """Return [share * probs + row_share * row - offer * stale]_+ [BLOCK] float64 for tokens from `start` on; 0 past V.
 
     `row` is read only if MIXED and row_share > 0, `stale` only if offer > 0.
     """
     place = start + tl.arange(0, BLOCK)
-    now_here = tl.load(said + place, place < V, other=0.0).to(tl.float64) * share
+    now_here = tl.load(probs + place, place < V, other=0.0).to(tl.float64) * share
     if MIXED:
         beside = tl.load(row + place, place < tl.where(row_share > 0.0, V, 0), other=0.0)
         now_here += beside.to(tl.float64) * row_share
@@ -66,7 +66,7 @@ def lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED: tl.co
 
 @kernel
 def draw_lacking(
-    said, share, row, row_share, stale, offer, V, uniform, MIXED: tl.constexpr, BLOCK: tl.constexpr
+    probs, share, row, row_share, stale, offer, V, uniform, MIXED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Return the token (int64) that `uniform` falls on in the cumulative sum of `lacking_at`; V if all of it is 0.
 
@@ -74,60 +74,60 @@ def draw_lacking(
     """
     most = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
-        here = lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED, BLOCK)
+        here = lacking_at(probs, share, row, row_share, stale, offer, start, V, MIXED, BLOCK)
         most = tl.where(here > most, here, most)
     scale = scale_for(tl.max(most, axis=0))
     lane = tl.arange(0, PARTS)
     sums = tl.zeros((PARTS,), tl.int64)
     for turn in range(0, tl.cdiv(V, BLOCK)):  # trips: V / BLOCK
-        here = lacking_at(said, share, row, row_share, stale, offer, turn * BLOCK, V, MIXED, BLOCK)
+        here = lacking_at(probs, share, row, row_share, stale, offer, turn * BLOCK, V, MIXED, BLOCK)
         sums = tl.where(lane == turn, tl.sum((here * scale).to(tl.int64), axis=0), sums)
     total = tl.sum(sums, axis=0)
     goal = goal_of(total, uniform)
     part, before = part_at(sums, goal)
-    here = lacking_at(said, share, row, row_share, stale, offer, part * BLOCK, V, MIXED, BLOCK)
+    here = lacking_at(probs, share, row, row_share, stale, offer, part * BLOCK, V, MIXED, BLOCK)
     below = before + tl.cumsum((here * scale).to(tl.int64), axis=0) <= goal
     return tl.where(total > 0, part * BLOCK + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
 
 
 @kernel
-def is_confident(now, stale, held, confidence, V, BLOCK: tl.constexpr):
-    """Return whether `now`, the probability of `held`, is above `confidence` times that under the weights `stale`."""
-    before = tl.load(stale + held).to(tl.float64) / row_sum(stale, V, BLOCK)
+def is_confident(now, stale, draft, confidence, V, BLOCK: tl.constexpr):
+    """Return whether `now`, the probability of `draft`, is above `confidence` times that under the weights `stale`."""
+    before = tl.load(stale + draft).to(tl.float64) / row_sum(stale, V, BLOCK)
     return now > tl.load(confidence) * before
 
 
 @kernel
 def redrawn(
-    said, total, row, row_total, weight, stale, held, is_held, own, noise, confidence, U, V,
+    probs, total, row, row_total, weight, stale, draft, is_held, uniforms, noise, confidence, U, V,
     KIND: tl.constexpr, MIXED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Return a draft (int64) from a distribution as in `mixed_at`.
 
-    held: the old draft, drawn from the weights `stale`, if is_held. own: the cell's uniforms, U apart by role.
-    confidence: see `WindowBuffers`. With MAXIMAL, the draft stays `held` as often as possible.
+    draft: the old one, drawn from the weights `stale`, if is_held. uniforms: the cell's uniforms, U apart by role.
+    confidence: see `WindowBuffers`. With MAXIMAL, it stays `draft` as often as possible.
     """
-    token = held
+    token = draft
     stays = False
     offer = tl.full((), 0.0, tl.float64)
     if KIND == GUMBEL:
-        token = race(said, total, row, row_total, weight, noise, V, MIXED, BLOCK)
+        token = race(probs, total, row, row_total, weight, noise, V, MIXED, BLOCK)
     else:
         if KIND != INDEPENDENT:
             stays = is_held
             if is_held:  # otherwise `stale` may lie past the last row, for the first cell behind a window
-                now = mixed_at(said, total, row, row_total, weight, held, is_held, MIXED)
+                now = mixed_at(probs, total, row, row_total, weight, draft, is_held, MIXED)
                 if KIND == CONFIDENCE:
-                    stays = is_confident(now, stale, held, confidence, V, BLOCK)
+                    stays = is_confident(now, stale, draft, confidence, V, BLOCK)
                 else:
                     offered = row_sum(stale, V, BLOCK)
                     offer = 1.0 / offered
-                    stays = flip(tl.load(own + U), now, tl.load(stale + held).to(tl.float64) / offered)
+                    stays = flip(tl.load(uniforms + U), now, tl.load(stale + draft).to(tl.float64) / offered)
         if stays == 0:
             share, row_share = weight / total, (1.0 - weight) / row_total
-            found = draw_lacking(said, share, row, row_share, stale, offer, V, tl.load(own), MIXED, BLOCK)
+            found = draw_lacking(probs, share, row, row_share, stale, offer, V, tl.load(uniforms), MIXED, BLOCK)
             # If nothing is lacking, the distributions differ only by rounding.
-            token = tl.where((found < V) | (is_held == 0), found, held)
+            token = tl.where((found < V) | (is_held == 0), found, draft)
     return token
 
 

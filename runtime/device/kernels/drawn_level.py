@@ -29,10 +29,10 @@ class DrawnRows(NamedTuple):
 class LevelSync(NamedTuple):
     """Counters by which the programs of a launch wait for each other, 0 before and after it.
 
-    known [B] int64: a bit per row that knows its support (at most 64 nodes). arrivals [B] int32: programs that ended.
+    ready [B] int64: a bit per row with a stored support (at most 64 nodes). arrivals [B] int32: programs that ended.
     """
 
-    known: Tensor
+    ready: Tensor
     arrivals: Tensor
 
     @classmethod
@@ -41,7 +41,7 @@ class LevelSync(NamedTuple):
 
 
 @kernel
-def children_before(level, exists, support, known, shape, row, rows, ROWS: tl.constexpr, REPEATS: tl.constexpr):
+def children_before(level, exists, support, ready, shape, row, rows, ROWS: tl.constexpr, REPEATS: tl.constexpr):
     """Return the children that the rows before `row` draw and that it draws, and its places and those before them.
 
     Unless REPEATS, a row with fewer tokens than children draws fewer. So each row announces its support by an atomic
@@ -49,14 +49,14 @@ def children_before(level, exists, support, known, shape, row, rows, ROWS: tl.co
     """
     lane = tl.arange(0, ROWS)
     above = tl.load(level.places + shape * rows + lane, lane < rows, other=0)
-    want = tl.load(level.wanted + shape * rows + lane, lane < rows, other=0)
+    want = tl.load(level.child_counts + shape * rows + lane, lane < rows, other=0)
     have = want * tl.load(exists + above, lane < rows, other=0)
     if REPEATS == 0:
         tl.debug_barrier()
         own = tl.full((), 1, tl.int64) << row.to(tl.int64)
-        seen = tl.atomic_or(known, own, sem="acq_rel")
+        seen = tl.atomic_or(ready, own, sem="acq_rel")
         while (seen & (own - 1)) != own - 1:  # trips: 1
-            seen = tl.atomic_or(known, tl.zeros_like(own), sem="acq_rel")
+            seen = tl.atomic_or(ready, tl.zeros_like(own), sem="acq_rel")
         tl.debug_barrier()
         held = tl.load(support + lane, lane <= row, other=0, cache_modifier=".cg")
         have = tl.minimum(have, held.to(tl.int64))
@@ -129,8 +129,8 @@ def draw_level_kernel(
     tl.store(support + row, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
     shape = tl.load(levels + image)
     first = tl.load(level.firsts + shape)
-    known, there = sync.known + image, exists + image * nodes
-    counted, count, here, before = children_before(level, there, support, known, shape, row, rows, ROWS, REPEATS)
+    ready, there = sync.ready + image, exists + image * nodes
+    counted, count, here, before = children_before(level, there, support, ready, shape, row, rows, ROWS, REPEATS)
     lane, turn = tl.arange(0, FIRST), tl.arange(0, MOST)
     number = counted + tl.sum(tl.load(there + lane, lane < first, other=0), axis=0)
     target = image * nodes + first + before + turn
@@ -142,7 +142,7 @@ def draw_level_kernel(
     found = draw_several(line, V, uniforms + image * roles * nodes + number, count, sums, MOST, REPEATS, DRAW_BLOCK)
     tl.store(tokens + target, found, turn < count)
     if is_last(sync.arrivals + image, tl.num_programs(0)):
-        tl.store(known, 0)
+        tl.store(ready, 0)
         if LAST == 0:
             lay_rows(tokens + image * nodes, shape, image, below, fed, next_rows, WORDS, NEXT_ROWS)
 

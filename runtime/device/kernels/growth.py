@@ -50,13 +50,13 @@ class ExpandedRows(NamedTuple):
 class Candidates(NamedTuple):
     """All candidates, [B, M] with M = L * W * C. tokens and parents (candidate numbers, -1 for the root) int64.
 
-    scores float64. taken [B, lanes] int64: scratch for the numbers of the best candidates.
+    scores float64. best_numbers [B, lanes] int64: scratch for the numbers of the best candidates.
     """
 
     tokens: Tensor
     parents: Tensor
     scores: Tensor
-    taken: Tensor
+    best_numbers: Tensor
 
 
 @kernel
@@ -180,7 +180,7 @@ def take_best(
     total = tl.minimum(tl.load(totals + image), N - 1)
     keys = tl.load(candidates.scores + base + lane, lane < M, other=0.0).to(tl.int64, bitcast=True)
     taken, place, size, _ = few_largest(keys, tl.full((), 1, tl.int64), total, NODES, WIDE_OCTAVE)
-    numbers = candidates.taken + image * NODES
+    numbers = candidates.best_numbers + image * NODES
     tl.store(numbers + place, lane.to(tl.int64), taken)
     tl.debug_barrier()
     turn = tl.arange(0, NODES)
@@ -213,7 +213,7 @@ def grow_level(
     totals: Tensor,
     roots: Tensor,
     front: ExpandedRows,
-    found: Candidates,
+    candidates: Candidates,
     tree: BatchTree,
     layout: TreePlaces,
     level: int,
@@ -227,7 +227,7 @@ def grow_level(
     """
     pair, batch, rows, vocab_size = logits.shape
     depth, _, width = front.tokens.shape
-    nodes, lanes, count = tree.tokens.shape[1], scratch.tops.shape[2], found.tokens.shape[1]
+    nodes, lanes, count = tree.tokens.shape[1], scratch.tops.shape[2], candidates.tokens.shape[1]
     values, constants = sampler_values(sampler, pair, vocab_size)
     assert logits.is_contiguous()
     launch(
@@ -244,7 +244,7 @@ def grow_level(
         totals,
         roots,
         front,
-        found,
+        candidates,
         tree,
         layout,
         level,

@@ -34,15 +34,15 @@ class IslandBuffers(NamedTuple):
     cursor: Tensor
 
 
-class KnownRows(NamedTuple):
+class StartRows(NamedTuple):
     """The target's output before it saw a picture: features [R, 1, F] and logits [R, B, 1, V] float32 of cell 0.
 
-    taken [R, 1, F]: `mark` fills it with the features that precede the first rejected cell.
+    preceding [R, 1, F]: `mark` fills it with the features that precede the first rejected cell.
     """
 
     features: Tensor
     logits: Tensor
-    taken: Tensor
+    preceding: Tensor
 
 
 @kernel
@@ -88,13 +88,13 @@ def judge_kernel(
 
 
 def judge(
-    logits: Tensor, known: Tensor, sampler: SamplingParams, near: Tensor, tau: Tensor, out: IslandBuffers
+    logits: Tensor, start_logits: Tensor, sampler: SamplingParams, near: Tensor, tau: Tensor, out: IslandBuffers
 ) -> None:
     """Judge every draft and fill out.rejected.
 
     Args:
         logits: [R, B, N, V] float32, after each cell: those of the next cell. The last cell's are not read.
-        known: [R, B, 1, V] float32, logits of cell 0.
+        start_logits: [R, B, 1, V] float32, logits of cell 0.
         sampler: Settings that turn logits into distributions.
         near: [V, K] int32, the codes pooled with each code.
         tau: [1] float64, the mass that a draft needs to be kept.
@@ -108,7 +108,7 @@ def judge(
         (cells, batch),
         batch * cells * (4 * pair * vocab_size + 4 * pooled + 16),
         logits,
-        known,
+        start_logits,
         out.drafts,
         near if pooled else out.rejected,
         tau,
@@ -210,7 +210,7 @@ def mark_kernel(
             lane = start + tl.arange(0, BLOCK)
             before = tl.load(known.features + line * F + lane, lane < own, other=0.0)
             held = tl.where(lane < others, tl.load(behind + lane, lane < others, other=0.0), before)
-            tl.store(known.taken + line * F + lane, held, lane < F)
+            tl.store(known.preceding + line * F + lane, held, lane < F)
     ended = tl.load(drafted + image)
     if tl.load(status + image) == 0:
         if ended > 1:
@@ -231,7 +231,7 @@ def mark(
     drafted: Tensor,
     filled: Tensor,
     features: Tensor,
-    known: KnownRows,
+    start_rows: StartRows,
     grid: Grid,
     repair: Repair,
 ) -> None:
@@ -247,7 +247,7 @@ def mark(
         drafted: [B] int64, the status with which each image's draft ended.
         filled: [B, S] int32, which slots of the target's cache hold keys; set for the picture, 1 for kept cells.
         features: [R, N, F], from the pass over the drafts, after each cell.
-        known: Features of cell 0, and the output for those that precede the first rejected cell.
+        start_rows: Features of cell 0, and the output for those that precede the first rejected cell.
         grid: Size of the picture.
         repair: Settings of the repair.
     """
@@ -266,7 +266,7 @@ def mark(
         filled,
         out,
         features,
-        known,
+        start_rows,
         grid.height,
         grid.width,
         filled.shape[1],

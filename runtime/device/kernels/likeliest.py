@@ -181,10 +181,10 @@ def bits_above(share, above, least):
 
 @kernel
 def store_likeliest(
-    masses, scale, row, groups, held, K, above, least, V: tl.constexpr, MOST: tl.constexpr, GROUP: tl.constexpr,
+    masses, scale, row, groups, out, K, above, least, V: tl.constexpr, MOST: tl.constexpr, GROUP: tl.constexpr,
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store at `held` [MOST] the K likeliest tokens of a distribution, and possibly more; return how many.
+    """Store at `out` [MOST] the K likeliest tokens of a distribution, and possibly more; return how many.
 
     The tokens are stored in ascending order, as numbers of `pack`; -1 for none. The distribution is masses [BLOCK]
     times scale, 0 from V on. row [V] and groups [BLOCK // GROUP]: scratch for the masses and for the largest of each
@@ -203,18 +203,18 @@ def store_likeliest(
         taken, place, size, low = fewer_largest(bits_above(best, above, least), normal, K, MOST)
     else:
         taken, place, size, low = few_largest(best.to(tl.int32, bitcast=True), normal, K, MOST, OCTAVE)
-    tl.store(held + place, number.to(tl.int64), taken)
+    tl.store(out + place, number.to(tl.int64), taken)
     tl.debug_barrier()
     lane = tl.arange(0, MOST)
-    group = tl.load(held + lane, lane < size, other=0)
+    group = tl.load(out + lane, lane < size, other=0)
     tl.debug_barrier()
     token = tl.reshape(group[:, None] * GROUP + tl.arange(0, GROUP)[None, :], (MOST * GROUP,))
     there = tl.reshape((lane < size)[:, None] & (tl.arange(0, GROUP) >= 0)[None, :], (MOST * GROUP,))
     chance = tl.where(scale > 0.0, tl.load(row + token, there & (token < V), other=0.0) * scale, 0.0)
     keys = bits_above(chance, above, least) if BOUND else chance.to(tl.int32, bitcast=True)
     taken, place, size, _ = fewer_largest(keys, low, K, MOST)
-    tl.store(held + place, pack(chance, token), taken)
-    tl.store(held + lane, tl.full((MOST,), -1, tl.int64), lane >= size)
+    tl.store(out + place, pack(chance, token), taken)
+    tl.store(out + lane, tl.full((MOST,), -1, tl.int64), lane >= size)
     return size
 
 

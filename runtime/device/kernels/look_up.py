@@ -152,7 +152,7 @@ def look_up(
 ) -> None:
     """Draft again, with the coupling `kind`, where the left token has changed and something is found for the new one.
 
-    Launch this after `couple` and `keep`, and before `shift`, which reads the `table.found` filled here. progress:
+    Launch this after `couple` and `keep`, and before `shift`, which reads the `table.sources` filled here. progress:
     after the pass. width: width of the grid. The lengths of the windows are lengths.levels.
     """
     batch, drafts = window.tokens.shape
@@ -171,7 +171,7 @@ def look_up(
         table.seen,
         table.seen_cells,
         table.seen_lefts,
-        table.found,
+        table.sources,
         table.weight,
         tree.tokens,
         tree.probs,

@@ -30,7 +30,7 @@ class LookupBuffers(NamedTuple):
     decided [B, cells, V]: of decided cells. scales [B, cells] float64 and parts [B, cells, PARTS] int64: data to draw
     new cells from them, see `keep_parts`. seen [B, W, W, V]: of undecided cells, by the cycle's number modulo W and the
     place in its window, from place 1 on. seen_cells, seen_lefts [B, W, W] int64: their cell, or -1, and the token on
-    its left. found [B, W] int64: where the last pass looked up a draft's distribution: 0 nowhere, E + 1 in entry E of
+    its left. sources [B, W] int64: where the last pass looked up a draft's distribution: 0 nowhere, E + 1 in entry E of
     `seen`, -(C + 1) at decided cell C. weight [1] float64: weight of a decided cell's distribution. passes, beside:
     what is looked up, as in `algos.spatial.jacobi_window.JacobiWindow`. last_row: see `couple`. refills: whether new
     cells are looked up.
@@ -42,7 +42,7 @@ class LookupBuffers(NamedTuple):
     seen: Tensor
     seen_cells: Tensor
     seen_lefts: Tensor
-    found: Tensor
+    sources: Tensor
     weight: Tensor
     passes: bool
     beside: bool
@@ -196,7 +196,7 @@ def keep(
     nodes: see `WindowBuffers`; None after a pass over another tree, of which only the accepted nodes count. progress:
     after the pass. The distribution kept for a decided cell is the one that it was drawn from.
     """
-    batch, drafts = table.found.shape
+    batch, drafts = table.sources.shape
     vocab_size = tree.probs.shape[2]
     launch(
         keep_kernel,

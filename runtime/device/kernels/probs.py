@@ -61,20 +61,20 @@ def kth_largest(values, largest, guess, width, K, V):
 
 
 @kernel
-def guided_values(given, row_stride, guidance, place, inside, GUIDED: tl.constexpr):
+def guided_values(logits, row_stride, guidance, place, inside, GUIDED: tl.constexpr):
     """Return the logits at `place`; those of a guidance pair are mixed."""
-    values = tl.load(given + place, inside, other=0.0)
+    values = tl.load(logits + place, inside, other=0.0)
     if GUIDED:
-        without = tl.load(given + row_stride + place, inside, other=0.0)
+        without = tl.load(logits + row_stride + place, inside, other=0.0)
         values = without + guidance * (values - without)
     return values
 
 
 @kernel
-def nucleus(probs, inside, wanted):
-    """Return which of `probs` [BLOCK] are in the smallest set with mass `wanted`, ties by token; at least one.
+def nucleus(probs, inside, mass):
+    """Return which of `probs` [BLOCK] are in the smallest set of the given `mass`, ties by token; at least one.
 
-    All masses, `wanted` included, are whole multiples of 2^-44, so their sum is the same in any order.
+    All masses, `mass` included, are whole multiples of 2^-44, so their sum is the same in any order.
     """
     unit: tl.constexpr = 17592186044416.0
     whole = (probs * unit).to(tl.int64)
@@ -83,19 +83,19 @@ def nucleus(probs, inside, wanted):
     for bit in range(30, -1, -1):
         trial = floor + (tl.full((), 1, tl.int32) << bit)
         reached = tl.sum(tl.where(bits >= trial, whole, 0), axis=0)
-        floor = tl.where(reached >= wanted, trial, floor)
+        floor = tl.where(reached >= mass, trial, floor)
     # Of the tokens at the floor, take those with the lowest ids that are needed to reach the mass.
     above = tl.sum(tl.where(bits > floor, whole, 0), axis=0)
     level = inside & (bits == floor)
     each = tl.maximum(tl.max(tl.where(level, whole, 0), axis=0), 1)
-    room = tl.maximum((wanted - above + each - 1) // each, 1)
+    room = tl.maximum((mass - above + each - 1) // each, 1)
     return (bits > floor) | (level & (tl.cumsum(level.to(tl.int32), axis=0) <= room))
 
 
 class SamplerValues(NamedTuple):
     """The numbers of `SamplingParams`, and where the search of its top-k begins, see `kth_largest`.
 
-    wanted: the mass of top-p in multiples of 2^-44.
+    top_p_mass: the mass of top-p in multiples of 2^-44.
     """
 
     guidance: float
@@ -103,7 +103,7 @@ class SamplerValues(NamedTuple):
     top_k: int
     reach: float
     thin: float
-    wanted: int
+    top_p_mass: int
 
 
 def sampler_values(sampler: SamplingParams, rows: int, vocab_size: int) -> tuple[SamplerValues, dict[str, Any]]:
@@ -131,10 +131,10 @@ def sampler_values(sampler: SamplingParams, rows: int, vocab_size: int) -> tuple
 
 @kernel
 def masses_of(
-    values, given, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
+    values, logits, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
     WARM: tl.constexpr, CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
-    """Return the distribution of a row's finite logits `values` [BLOCK], which `given` points to, as a product.
+    """Return the distribution of a row's finite logits `values` [BLOCK], which `logits` points to, as a product.
 
     The factors are masses [BLOCK] float32 and a scale.
     """
@@ -148,7 +148,7 @@ def masses_of(
         if CUT:
             # Guess the K-th largest from a few of the row's numbers, as if they were normal.
             few = tl.arange(0, SAMPLE)
-            some = guided_values(given, row_stride, sampler.guidance, few * (V // SAMPLE), few < V, GUIDED)
+            some = guided_values(logits, row_stride, sampler.guidance, few * (V // SAMPLE), few < V, GUIDED)
             mean = tl.sum(some, axis=0) / SAMPLE
             spread = tl.sqrt(tl.sum((some - mean) * (some - mean), axis=0) / SAMPLE)
             guess, width = mean + sampler.reach * spread, sampler.thin * spread
@@ -162,19 +162,19 @@ def masses_of(
         scale = (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
         if NUCLEUS:
             masses *= scale
-            masses = tl.where(nucleus(masses, inside, sampler.wanted), masses, 0.0)
+            masses = tl.where(nucleus(masses, inside, sampler.top_p_mass), masses, 0.0)
             scale = (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
     return masses, scale
 
 
 @kernel
 def share_of(
-    values, given, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
+    values, logits, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
     WARM: tl.constexpr, CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
     """Return the distribution [BLOCK] float32 of a row's finite logits, see `masses_of`."""
     masses, scale = masses_of(
-        values, given, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
+        values, logits, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
     )
     return masses * scale
 
@@ -187,21 +187,21 @@ def is_finite(values):
 
 @kernel
 def row_masses(
-    given, row_stride, sampler, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr, WARM: tl.constexpr,
+    logits, row_stride, sampler, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr, WARM: tl.constexpr,
     CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return the masses (0 from V on) and scale of `masses_of` for the logits at `given`, and whether all are finite.
+    """Return the masses (0 from V on) and scale of `masses_of` for the row at `logits`, and whether all are finite.
 
     If one is not finite, the masses have no meaning and the scale is 0.
     """
     place = tl.arange(0, BLOCK)
     inside = place < V
-    values = guided_values(given, row_stride, sampler.guidance, place, inside, GUIDED)
+    values = guided_values(logits, row_stride, sampler.guidance, place, inside, GUIDED)
     finite = is_finite(values)
     masses, scale = values, tl.full((), 0.0, tl.float32)
     if finite:
         masses, scale = masses_of(
-            values, given, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
+            values, logits, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
         )
     return masses, scale, finite
 

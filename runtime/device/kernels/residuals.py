@@ -53,13 +53,14 @@ def reject(row, line, factor, taken, evenly, excess, weights, share, offer, even
 
 
 @kernel
-def untried_mass(line, tokens, tried, held, V, CHILDREN: tl.constexpr, BLOCK: tl.constexpr):
+def untried_mass(line, tokens, tried, whole_mass, V, CHILDREN: tl.constexpr, BLOCK: tl.constexpr):
     """Return the mass (float64) of a row without the first `tried` of `tokens` [CHILDREN].
 
-    held: that mass as an integer, see `row_maths.whole`. Below 2^-16 it is too coarse, and the row is summed again.
+    whole_mass: that mass as an integer, see `row_maths.whole`. Below 2^-16 it is too coarse, and the row is summed
+    again.
     """
-    small = held < 17592186044416  # 2^-16 of a row
-    mass = tl.where(small, 0.0, held.to(tl.float64) * (1.0 / UNIT))
+    small = whole_mass < 17592186044416  # 2^-16 of a row
+    mass = tl.where(small, 0.0, whole_mass.to(tl.float64) * (1.0 / UNIT))
     for start in range(0, tl.where(small, V, 0), BLOCK):  # trips: 0.01 * V / BLOCK
         place = start + tl.arange(0, BLOCK)
         here = tl.load(line + place, place < V, other=0.0).to(tl.float64)

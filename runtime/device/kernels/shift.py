@@ -107,7 +107,7 @@ def shift(
     table = (
         (window.tokens, *(tree.probs,) * 3)
         if looked is None
-        else (looked.found, looked.decided, looked.seen, looked.weight)
+        else (looked.sources, looked.decided, looked.seen, looked.weight)
     )
     launch(
         shift_kernel,

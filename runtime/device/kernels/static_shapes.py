@@ -17,7 +17,7 @@ class ShapeLevel(NamedTuple):
     """One level of S shapes, int64. F: the largest number of nodes that any of them expands there.
 
     Attributes:
-        places, wanted: The expanded places, and their numbers of children, [S, F]; 0 children for an unused row.
+        places, child_counts: The expanded places, and their numbers of children, [S, F]; 0 children for an unused row.
         most: The largest number of children.
         firsts: The place of the level's first child, [S]; the other children follow it.
         before: The largest of `firsts`.
@@ -25,7 +25,7 @@ class ShapeLevel(NamedTuple):
     """
 
     places: Tensor
-    wanted: Tensor
+    child_counts: Tensor
     most: int
     firsts: Tensor
     before: int
@@ -42,14 +42,14 @@ class LevelRows(NamedTuple):
 
 
 @kernel
-def lay_rows(held, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.constexpr) -> None:
-    """Fill an image's rows of `LevelRows` at a level. held: the image's tokens by place."""
+def lay_rows(tokens, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.constexpr) -> None:
+    """Fill an image's rows of `LevelRows` at a level. tokens: the image's tokens by place."""
     lane = tl.arange(0, ROWS)
     inside = lane < F
     line = shape * F + lane
     place = tl.load(level.places + line, inside, other=0)
     row = image * F + lane
-    tl.store(out.tokens + row, tl.load(held + place, inside, other=0, cache_modifier=".cg"), inside)
+    tl.store(out.tokens + row, tl.load(tokens + place, inside, other=0, cache_modifier=".cg"), inside)
     tl.store(out.parents + row, tl.load(level.above + line, inside, other=0), inside)
     for word in tl.static_range(WORDS):
         seen = tl.load(level.masks + line * WORDS + word, inside, other=0)
@@ -81,7 +81,7 @@ def number_places_kernel(
 
 
 def number_places(
-    held: Tensor,
+    tokens: Tensor,
     exists: Tensor,
     levels: Tensor,
     shapes: Tensor,
@@ -94,8 +94,8 @@ def number_places(
 ) -> None:
     """Fill a tree's tokens, parents, draft_rows [B, N] and counts [B] from the places of its shape.
 
-    held, exists [B, N] int64: tokens by place, and whether one was drawn. shapes, rows [S, N] int64: the parent of each
-    place (-1: the root; -2: not in this shape), and the row of the draft distribution of its children (-1: none).
+    tokens, exists [B, N] int64: tokens by place, and whether one was drawn. shapes, rows [S, N] int64: the parent of
+    each place (-1: the root; -2: not in this shape), and the row of the draft distribution of its children (-1: none).
     layout, depth (the largest), most, and the other parts of the tree that are filled: see `tree_meta`.
     """
     batch, nodes = tree.tokens.shape
@@ -103,7 +103,7 @@ def number_places(
         number_places_kernel,
         (batch,),
         88 * tree.tokens.numel(),
-        held,
+        tokens,
         exists,
         levels,
         shapes,

@@ -100,20 +100,20 @@ def drafted_row(tree, image, node, drafts, V, N):
 
 
 @kernel
-def lane_of(held, lane, place):
-    """Return the value that `held` has in lane `place`; 0 if there is no such lane. lane: the lane numbers."""
-    return tl.sum(tl.where(lane == place, held, tl.zeros_like(held)), axis=0)
+def lane_of(values, lane, place):
+    """Return the entry of `values` in lane `place`; 0 if there is no such lane. lane: the lane numbers."""
+    return tl.sum(tl.where(lane == place, values, tl.zeros_like(values)), axis=0)
 
 
 @kernel
-def conclude(out, image, length, found, V, sound) -> None:
-    """Write a verdict of `length` accepted nodes and the extra token `found`, or end the image with an error.
+def conclude(out, image, length, token, V, sound) -> None:
+    """Write a verdict of `length` accepted nodes and the extra `token`, or end the image with an error.
 
-    found: V if the row had no weight (NO_SUPPORT). sound: 0 if a draft token cannot have been drawn (NOT_DRAWN).
+    token: V if the row had no weight (NO_SUPPORT). sound: 0 if a draft token cannot have been drawn (NOT_DRAWN).
     """
-    if (found < V) & (sound == 1):
+    if (token < V) & (sound == 1):
         tl.store(out.taken + image, length + 1)
-        tl.store(out.token + image, found)
+        tl.store(out.token + image, token)
     else:
         tl.store(out.taken + image, 0)
         tl.store(out.status + image, tl.where(sound == 1, 3, 4))

@@ -25,7 +25,7 @@ from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, 
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.commit import commit_cells
 from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
-from underpaint.runtime.device.kernels.islands import IslandBuffers, KnownRows, judge, mark
+from underpaint.runtime.device.kernels.islands import IslandBuffers, StartRows, judge, mark
 from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
@@ -152,7 +152,7 @@ class IslandCycle(CellProgram):
         )
         features = torch.zeros(2, target.rows * batch, 1, target.config.dim, dtype=target.dtype, device=device)
         logits = torch.zeros(target.rows, batch, 1, target.config.vocab_size, device=device)
-        self._known = KnownRows(features[0], logits, features[1])
+        self._start_rows = StartRows(features[0], logits, features[1])
         self._cells = torch.arange(cells, device=device).repeat(batch, 1)
         self._near = torch.as_tensor(method.near, dtype=torch.int32, device=device).contiguous()
         self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
@@ -172,8 +172,8 @@ class IslandCycle(CellProgram):
             raise ValueError("device: expected a condition of the smaller target too, got none")
         self.low.begin(low.rows, seeds, images, low.hidden)
         features = self._take_in(condition, seeds, images, hidden)
-        self._known.features.copy_(features)
-        self._known.logits.copy_(self._logits(features))
+        self._start_rows.features.copy_(features)
+        self._start_rows.logits.copy_(self._logits(features))
         self.islands.cursor.zero_()
         self.state.progress.cycles.fill_(1)
 
@@ -210,9 +210,9 @@ class IslandCycle(CellProgram):
             torch.argmax(self._low.enlarge(low_tokens).view(state.batch, grid.cells, -1), dim=-1, out=islands.drafts)
         attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
         features = self._target.hidden(self._target.embed(islands.drafts), self._cells, attend)
-        judge(self._logits(features), self._known.logits, self.method.sampler, self._near, self._tau, islands)
+        judge(self._logits(features), self._start_rows.logits, self.method.sampler, self._near, self._tau, islands)
         ended, filled, repair = self.low.state.verdicts.status, self._pass.filled, self.method.repair
-        mark(islands, state.progress, state.verdicts.status, ended, filled, features, self._known, grid, repair)
+        mark(islands, state.progress, state.verdicts.status, ended, filled, features, self._start_rows, grid, repair)
 
     def run(self) -> None:
         """Run one pass that redraws cells of every unfinished image."""
@@ -223,7 +223,7 @@ class IslandCycle(CellProgram):
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # The tokens before the first rejected cell have not changed since verification; cell 0 follows the condition.
         is_known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
-        first = torch.where(is_known.unsqueeze(2), self._known.taken, features[:, :1])
+        first = torch.where(is_known.unsqueeze(2), self._start_rows.preceding, features[:, :1])
         features = torch.cat([first, features[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
         self._find_probs(features, self.method.sampler)

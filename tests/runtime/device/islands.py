@@ -95,7 +95,7 @@ class OnDevice:
         finite = torch.ones(count, positions + 1, dtype=torch.int32)
         self.verdicts = Verdicts(none, none, none, none.clone(), finite)
         behind = torch.arange(2.0 * count * cells).view(count, cells, 2)
-        self.known = kernels.KnownRows(-behind[:, :1], none, torch.full((count, 1, 2), 0.5))
+        self.known = kernels.StartRows(-behind[:, :1], none, torch.full((count, 1, 2), 0.5))
         status, filled = self.verdicts.status, self.out.filled
         kernels.mark(self.islands, self.progress, status, none, filled, behind, self.known, self.grid, repair)
         self.rows = torch.cat([self.known.features, behind], dim=1)
@@ -140,7 +140,7 @@ def repairs_agree(rejected: Sequence[BoolArray], repair: Repair, positions: int)
             return False
         if (labels >= 0).tolist() != host.cycle.region.reshape(-1).tolist():
             return False
-        if first < device.grid.cells and not torch.equal(device.known.taken[image, 0], device.rows[image, first]):
+        if first < device.grid.cells and not torch.equal(device.known.preceding[image, 0], device.rows[image, first]):
             return False
     going = [[iter(host.cycle.steps), iter(zip(host.feeds, host.kept, strict=True))] for host in hosts]
     step_lanes: list[list[tuple[int, int, list[int], int, int]]] = [[] for _ in hosts]

@@ -281,7 +281,7 @@ MUTANTS = {
         trees_agree("sequoia_top_k", **PLANNED),
     ),
     "a level is fed the tokens of the first places": (
-        ("static_shapes", "tl.load(held + place, inside,", "tl.load(held + lane, inside,"),
+        ("static_shapes", "tl.load(tokens + place, inside,", "tl.load(tokens + lane, inside,"),
         trees_agree("sequoia_top_k", **FORKS),
     ),
     "every image draws by the first one's noise": (
