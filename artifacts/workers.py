@@ -38,18 +38,20 @@ class WorkerError(RuntimeError):
     """A job fails, or kills its workers."""
 
 
-Taken = TypeVar("Taken", contravariant=True)
-Given = TypeVar("Given", covariant=True)
+JobT_contra = TypeVar("JobT_contra", contravariant=True)
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 def _no_more(result: Any) -> Iterable[Any]:
     return ()
 
 
-class Workers(Protocol[Taken, Given]):
+class Workers(Protocol[JobT_contra, ResultT_co]):
     """Runs jobs with one function, of which each worker has a copy."""
 
-    def run(self, jobs: Sequence[Taken], more: Callable[[Given], Iterable[Taken]] = _no_more) -> Iterator[Given]:
+    def run(
+        self, jobs: Sequence[JobT_contra], more: Callable[[ResultT_co], Iterable[JobT_contra]] = _no_more
+    ) -> Iterator[ResultT_co]:
         """Yield the results as they are finished, in any order.
 
         Args:

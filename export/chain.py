@@ -96,11 +96,11 @@ def _turn(graph: GraphWriter, nodes: DecoderNodes, past_bias: str, ahead: str, r
     joined: list[tuple[str, str]] = []
 
     def attention(index: int, keys: str, values: str) -> Sequence[Seen]:
-        held_keys, held_values = above[index]
+        above_keys, above_values = above[index]
         joined.append(
             (
-                graph.node("Concat", [held_keys, keys], axis=3),
-                graph.node("Concat", [held_values, values], axis=2),
+                graph.node("Concat", [above_keys, keys], axis=3),
+                graph.node("Concat", [above_values, values], axis=2),
             )
         )
         return Seen(names.past_key(index), names.past_value(index), past_bias), Seen(*joined[-1])

@@ -41,7 +41,7 @@ from underpaint.runtime.engines.engine import rows_of
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, part_of
 
 
-class _KeptWeights:
+class _ExistingWeights:
     """A `WeightStore` for an existing file."""
 
     def __init__(self, path: Path, stored: StoredWeights) -> None:
@@ -69,7 +69,7 @@ def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
     weights = {each: partial(_values, stored, each, config) for each in stored.names()}
 
     def written(part: str, write: Callable[[GraphWriter], None]) -> Path:
-        weight_store = _KeptWeights(path, stored)
+        weight_store = _ExistingWeights(path, stored)
         graph = GraphWriter(f"{manifest.name}_{part}", weights, config.precision, weight_store, opset=IN_PLACE_OPSET)
         write(graph)
         target = graph_file(path.parent, manifest.name, part)

@@ -125,10 +125,10 @@ def _sampler(name: str, sides: _Sides) -> Exported:
 
     def write(folders: Folders) -> tuple[Manifest, ...]:
         path = folders.checkpoint(run)
-        made_for = Between.of(read(path, "sampler")["config"])
+        pair = Between.of(read(path, "sampler")["config"])
         origin = folders.origin(name + ends, path, "sampler", _train_arguments(name, sides))
         vq, codebook_folder = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
-        return (export_between(name + ends, load_sampler(path), made_for, vq, codebook_folder, folders.aside, origin),)
+        return (export_between(name + ends, load_sampler(path), pair, vq, codebook_folder, folders.aside, origin),)
 
     return Exported((run, "tokenizer"), write)
 
@@ -138,11 +138,11 @@ def _super_resolution(sides: _Sides) -> Exported:
 
     def write(folders: Folders) -> tuple[Manifest, ...]:
         path = folders.checkpoint(name)
-        made_for = Between.of(read(path, "superres")["config"])
+        pair = Between.of(read(path, "superres")["config"])
         origin = folders.origin(name, path, "superres", _train_arguments(SUPER_RESOLUTION, sides))
         vq, codebook_folder = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
         return (
-            export_between(name, load_super_resolution(path), made_for, vq, codebook_folder, folders.aside, origin),
+            export_between(name, load_super_resolution(path), pair, vq, codebook_folder, folders.aside, origin),
         )
 
     return Exported((name, "tokenizer"), write)

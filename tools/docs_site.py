@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PACKAGES = ("underpaint", "algos", "sim", "artifacts", "zoo", "runtime", "models", "export", "training", "serve", "cli")
 RECORDS = ("textured-compare-128-t1.json", "textured-compare-128-t0.json")
-SHOWN = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
+GALLERY_METHODS = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
 """The methods in docs/gallery.png, from the first row to the last."""
 PAGES_BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -233,7 +233,7 @@ def _measured(name: str, records: list[dict[str, Any]]) -> str:
 
 def _picture(site: Site, name: str) -> str | None:
     """Cut the method's row out of the gallery and return the name of the new file; None if there is no such row."""
-    if name not in SHOWN:
+    if name not in GALLERY_METHODS:
         return None
     from PIL import Image
 
@@ -241,7 +241,7 @@ def _picture(site: Site, name: str) -> str | None:
         # All rows have the same height and end at the lower edge; `write_gallery` sets their pitch.
         inches = 1.9 + 5 * 1.35 + 0.15
         pitch, lower = (gallery.width * part / inches for part in (1.35, 0.15))
-        top = gallery.height - lower - pitch * (len(SHOWN) - SHOWN.index(name))
+        top = gallery.height - lower - pitch * (len(GALLERY_METHODS) - GALLERY_METHODS.index(name))
         row = gallery.convert("RGB").crop((0, round(top), gallery.width, round(top + pitch)))
     place = site.out / "reference" / "by-name" / f"{slug(name)}.png"
     place.parent.mkdir(parents=True, exist_ok=True)

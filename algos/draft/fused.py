@@ -32,15 +32,15 @@ class _FusedLayout(NamedTuple):
     """The layout of a shape in levels of F expanded nodes with at most C children each.
 
     places: [L, F], as in `FusedTreeSpec`. most: C. expanded: Nodes expanded in each level below the root's.
-    drawn_at, found_at: [N - 1], the flat index of each draft node in the uniforms [L, F, C], and in the tokens of all
-    levels (the first level has one row). draft_rows: [N], as in `DraftTree`.
+    uniform_index, token_index: [N - 1], the flat index of each draft node in the uniforms [L, F, C], and in the tokens
+    of all levels (the first level has one row). draft_rows: [N], as in `DraftTree`.
     """
 
     places: IntArray
     most: int
     expanded: tuple[int, ...]
-    drawn_at: IntArray
-    found_at: IntArray
+    uniform_index: IntArray
+    token_index: IntArray
     parents: IntArray
     draft_rows: IntArray
 
@@ -61,14 +61,14 @@ def fill_fused(
         return None
     uniforms = np.zeros((*plan.places.shape, plan.most))
     if uniforms_of is not None:
-        uniforms.put(plan.drawn_at, uniforms_of(range(1, len(shape))))
+        uniforms.put(plan.uniform_index, uniforms_of(range(1, len(shape))))
     growth = FusedTreeSpec(plan.places, uniforms, ranked=False, drawn=uniforms_of is not None)
     first, *below = drafter.expand_tree(root, growth)
-    if not np.concatenate([first.masses, *[level.masses for level in below]]).take(plan.found_at).all():
+    if not np.concatenate([first.masses, *[level.masses for level in below]]).take(plan.token_index).all():
         return None
     tokens = np.empty(len(shape), dtype=np.int64)
     tokens[0] = root
-    tokens[1:] = np.concatenate([first.tokens, *[level.tokens for level in below]]).take(plan.found_at)
+    tokens[1:] = np.concatenate([first.tokens, *[level.tokens for level in below]]).take(plan.token_index)
     distributions = [
         first.distributions,
         *[level.distributions[:count] for level, count in zip(below, plan.expanded, strict=True)],
@@ -98,12 +98,18 @@ def _plan(shape: Shape) -> _FusedLayout:
     nodes = places.shape[1]
     level, row, column = where[:, 1:]
     lines = np.where(level == 0, 0, (level - 1) * nodes + row + 1)
-    drawn_at = (level * nodes + row) * most + column
+    uniform_index = (level * nodes + row) * most + column
     parents, distributions = np.array(shape), np.array(draft_rows)
     for array in (parents, distributions):
         array.flags.writeable = False
     return _FusedLayout(
-        places, most, tuple(len(each) for each in levels[1:]), drawn_at, lines * most + column, parents, distributions
+        places,
+        most,
+        tuple(len(each) for each in levels[1:]),
+        uniform_index,
+        lines * most + column,
+        parents,
+        distributions,
     )
 
 

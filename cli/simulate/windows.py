@@ -39,7 +39,7 @@ def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowR
     used: set[str] = set()
     for method in methods:
         plain = WindowRecipe.of(method, resolve(method, 1.0).to_dict())
-        spellings = {name: found_as for name in axes if (found_as := _spelled(plain, name)) is not None}
+        spellings = {name: spelling for name in axes if (spelling := _spelled(plain, name)) is not None}
         used |= spellings.keys()
         for values in itertools.product(*(axes[name] for name in spellings)):
             settings = [f"{name}={value}" for name, value in zip(spellings.values(), values, strict=True)]

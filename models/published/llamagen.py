@@ -97,11 +97,11 @@ _LAYER: Final = (
     *("attention_norm", "attention.wqkv", "attention.wo", "ffn_norm"),
     *("feed_forward.w1", "feed_forward.w3", "feed_forward.w2"),
 )
-_KNOWN: Final = {"tok_embeddings.weight", "norm.weight", "output.weight"}
+_OUTSIDE_LAYERS: Final = {"tok_embeddings.weight", "norm.weight", "output.weight"}
 
 
 def _names(count: int) -> set[str]:
-    return _KNOWN | {f"layers.{index}.{name}.weight" for index in range(count) for name in _LAYER}
+    return _OUTSIDE_LAYERS | {f"layers.{index}.{name}.weight" for index in range(count) for name in _LAYER}
 
 
 def _named_grid(source: Checkpoint, kind: str) -> int:
@@ -138,7 +138,7 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
     projection = ("cls_embedding.cap_proj.fc1.weight", "cls_embedding.cap_proj.fc2.weight")
     absent = "cls_embedding.uncond_embedding"
     condition_names = (*projection, absent) if captions else (table,)
-    require(source, kind, *condition_names, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
+    require(source, kind, *condition_names, *sorted(_OUTSIDE_LAYERS), "layers.0.feed_forward.w1.weight")
     vocab, dim = recipes.matrix(source, "tok_embeddings.weight", kind)
     heads = _heads(dim, options, kind)
     count = _count_layers(source, dim, options, kind)
@@ -176,7 +176,7 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
     """Read Tar's AR-DTok, conditioned on `prefix` TA-Tok features: 729, 169 or 81, depending on the scale."""
     kind = "tar-dtok"
     other_names = ("abs_pe", "clip_proj.weight", "clip_proj.bias")
-    require(source, kind, *other_names, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
+    require(source, kind, *other_names, *sorted(_OUTSIDE_LAYERS), "layers.0.feed_forward.w1.weight")
     shapes = source.tensors.shapes
     vocab, dim = recipes.matrix(source, "tok_embeddings.weight", kind)
     count, heads = recipes.count_layers(shapes, "layers."), _heads(dim, options, kind)

@@ -21,7 +21,13 @@ from underpaint.runtime.methods.method import (
     ModelTables,
     PipelineModels,
 )
-from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, settings_to_tune, split_settings
+from underpaint.runtime.methods.settings import (
+    SettingValue,
+    read_setting,
+    settings_of,
+    settings_to_tune,
+    split_settings,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -68,7 +74,7 @@ class MethodConfig(ABC):
         """A description of the method's parts in words."""
 
     @property
-    def acceptance(self) -> tuple[str, Mapping[str, Shown]] | None:
+    def acceptance(self) -> tuple[str, Mapping[str, SettingValue]] | None:
         """The acceptance rule and its given settings; None if the decoding loop itself decides on acceptance."""
         return None
 
@@ -200,12 +206,12 @@ def usual_preset(models: OpenModels) -> PresetName:
     return PAPER if folder_models is None or folder_models.index.family in PUBLISHED_FAMILIES else TUNED
 
 
-def no_settings() -> Mapping[str, Shown]:
+def no_settings() -> Mapping[str, SettingValue]:
     """Return an empty mapping, which leaves every setting at its default."""
     return MappingProxyType({})
 
 
-def build_rule(name: str, settings: Mapping[str, Shown], tables: ModelTables) -> Rule:
+def build_rule(name: str, settings: Mapping[str, SettingValue], tables: ModelTables) -> Rule:
     """Build the acceptance rule `name` from its settings and the model tables that it needs.
 
     Raises ValueError if a setting is out of range, or if the rule pools near codes and the model has no codebook.

@@ -12,7 +12,7 @@ from underpaint.algos.numbers import LEAST_REAL, MOST_REAL, real_number, whole_n
 from underpaint.algos.registry import suggest, values_to_tune
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
-Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None
+SettingValue: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None
 """The types of settings: values that JSON can hold."""
 MOST_WHOLE_SETTING = 2**31 - 1
 """The largest magnitude of an integer setting; most settings have tighter bounds."""
@@ -59,13 +59,13 @@ def overridden(*groups: Iterable[str]) -> list[str]:
 
 def read_settings(
     what: str, make: Callable[..., Any], texts: Iterable[str], given_by_engine: Iterable[str] = ()
-) -> dict[str, Shown]:
+) -> dict[str, SettingValue]:
     """Parse `name=value` settings of a dataclass; see `read_setting`."""
     types = settings_of(make, given_by_engine)
     return {name: read_setting(what, name, value, types) for name, value in split_settings(texts)}
 
 
-def read_setting(what: str, name: str, text: str, types: Mapping[str, Any]) -> Shown:
+def read_setting(what: str, name: str, text: str, types: Mapping[str, Any]) -> SettingValue:
     """Parse `text` as the declared type of setting `name`; raise ValueError on an unknown name or invalid value."""
     if name not in types:
         raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, types) if types else 'it takes none'}")
@@ -102,7 +102,7 @@ def read_parts(
     pairs: Iterable[tuple[str, str]],
     settings_by_part: Mapping[str, Mapping[str, Any]],
     what: str | None = None,
-) -> dict[str, dict[str, Shown]]:
+) -> dict[str, dict[str, SettingValue]]:
     """Parse a user's settings for the parts of a method.
 
     Args:
@@ -117,7 +117,7 @@ def read_parts(
     Raises:
         ValueError: A setting is unknown, ambiguous, given twice, or has an invalid value.
     """
-    values: dict[str, dict[str, Shown]] = {part: {} for part in settings_by_part}
+    values: dict[str, dict[str, SettingValue]] = {part: {} for part in settings_by_part}
     for key, text in pairs:
         part, name = owner_of(method, key, settings_by_part)
         if name in values[part]:
@@ -126,7 +126,7 @@ def read_parts(
     return values
 
 
-def _read(text: str, kind: Any) -> Shown:
+def _read(text: str, kind: Any) -> SettingValue:
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise ValueError(text)
@@ -241,7 +241,7 @@ def settings_line(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in short.items() if value is not None)
 
 
-def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Shown]:
+def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, SettingValue]:
     """Return the defaults of a dataclass's settings; None for a setting without a default."""
     types = settings_of(make, given_by_engine)
     return {

@@ -47,11 +47,11 @@ def decoder_for(folder: Path, model: Mapping[str, Any]) -> GridDecoder:
     name = index.tokenizer.vq_decoder
     if name is None:
         raise ValueError(f"{folder} holds no picture decoder; export its tokenizer into it, or name another --models")
-    made_with = model.get("sha256", {}).get(name)
-    if index.hashes((name,))[name] != made_with:
+    expected_hash = model.get("sha256", {}).get(name)
+    if index.hashes((name,))[name] != expected_hash:
         raise ValueError(
             f"{folder}: '{name}' is not the decoder that these results were made with "
-            f"(SHA-256 {str(made_with)[:12]}); name the folder of their models with --models"
+            f"(SHA-256 {str(expected_hash)[:12]}); name the folder of their models with --models"
         )
     return GridDecoder(ImageDecoder(name, folder), Grid(*model["grid"]))
 

@@ -142,10 +142,10 @@ def _fitting(
             f"{', '.join(FILTERS)}{others}"
         )
     located = locate(name, kind, folder)
-    made_for = located.manifest.settings
+    model_settings = located.manifest.settings
     try:
-        pair = tuple(tuple(int(side) for side in made_for[which]) for which in ("low", "high"))
-        digest = str(made_for["codebook"])
+        pair = tuple(tuple(int(side) for side in model_settings[which]) for which in ("low", "high"))
+        digest = str(model_settings["codebook"])
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(f"{name}: expected settings low, high and codebook ({error}); export it again") from error
     if pair != (tuple(grids.low), tuple(grids.high)):

@@ -64,17 +64,17 @@ def make_scheme(
             f"policy '{policy}' needs a drafter, and the trace '{model.name}' has none; add the array draft_logits "
             "[I, D, C, V] and trace it again"
         )
-    made_rule = make_rule(model, rule, rule_settings or {})
+    acceptance_rule = make_rule(model, rule, rule_settings or {})
     shape = {key: tuple(value) if isinstance(value, list) else value for key, value in (policy_settings or {}).items()}
-    made_policy = build(policy_spec.make, shape, f"policy '{policy}'")
-    batched_policy = policy_spec.batched(made_policy)
+    tree_policy = build(policy_spec.make, shape, f"policy '{policy}'")
+    batched_policy = policy_spec.batched(tree_policy)
     if batched_policy is not None and batched_policy.deepest >= model.grid.width:
         batched_policy = None  # in a tree that reaches the next row, upper tokens can be the tree's own
     if batched_policy is not None and batched_policy.most_nodes > MOST_NODES:
         batched_policy = None
-    batched_rule = rule_spec.batched(made_rule, policy_spec.drawn)
+    batched_rule = rule_spec.batched(acceptance_rule, policy_spec.drawn)
     lossless = rule_spec.is_lossless(dict(rule_settings or {}))
-    return Scheme(policy, rule, made_policy, made_rule, lossless, batched_policy, batched_rule)
+    return Scheme(policy, rule, tree_policy, acceptance_rule, lossless, batched_policy, batched_rule)
 
 
 def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule:

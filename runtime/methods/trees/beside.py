@@ -9,7 +9,7 @@ from underpaint.algos.protocols import Rule
 from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.methods.settings import Shown, settings_of
+from underpaint.runtime.methods.settings import SettingValue, settings_of
 
 LOSSLESS_IN_WINDOWS: Final = "chain"
 WINDOW: Final = JacobiWindow(1024, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
@@ -23,7 +23,7 @@ def window_settings() -> dict[str, Any]:
     return {**settings_of(JacobiWindow, _NOT_BESIDE), "length": int | None}
 
 
-def window_record(settings: Mapping[str, Shown]) -> dict[str, Shown]:
+def window_record(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Return all settings of a window used together with trees, as JSON values."""
     usual = {name: value for name, value in asdict(WINDOW).items() if name not in _NOT_BESIDE}
     return {**usual, "length": None, **settings}
@@ -64,7 +64,7 @@ class DrawnSettings:
         return rules
 
 
-def window_plan(settings: Mapping[str, Shown], name: str, rule: Rule) -> WindowPlan:
+def window_plan(settings: Mapping[str, SettingValue], name: str, rule: Rule) -> WindowPlan:
     """Return the Jacobi window to use together with a policy's trees, and the rule that verifies it.
 
     The rule of the trees also verifies the window if it covers chains of drawn tokens, else speculative sampling does.

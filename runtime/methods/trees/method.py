@@ -37,7 +37,7 @@ from underpaint.runtime.methods.method import (
 )
 from underpaint.runtime.methods.registry import MethodConfig, Preset, build_rule, no_settings, scaled_to
 from underpaint.runtime.methods.settings import (
-    Shown,
+    SettingValue,
     read_parts,
     settings_by_default,
     settings_of,
@@ -67,13 +67,13 @@ class TreeConfig(MethodConfig):
 
     policy: str
     rule: str
-    policy_settings: Mapping[str, Shown] = field(default_factory=no_settings)
-    rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+    policy_settings: Mapping[str, SettingValue] = field(default_factory=no_settings)
+    rule_settings: Mapping[str, SettingValue] = field(default_factory=no_settings)
     published_k: int | None = None
     cost_curve: str = ""
-    skipping: Mapping[str, Shown] | None = None
-    window: Mapping[str, Shown] | None = None
-    drawn: Mapping[str, Shown] | None = None
+    skipping: Mapping[str, SettingValue] | None = None
+    window: Mapping[str, SettingValue] | None = None
+    drawn: Mapping[str, SettingValue] | None = None
 
     family: ClassVar[Literal["tree"]] = "tree"
 
@@ -93,7 +93,7 @@ class TreeConfig(MethodConfig):
         return f"{self.policy} + {self.rule}{window}{', some cycles skipped' if self.skipping is not None else ''}"
 
     @property
-    def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
+    def acceptance(self) -> tuple[str, Mapping[str, SettingValue]]:
         return self.rule, self.rule_settings
 
     @property

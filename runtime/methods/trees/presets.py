@@ -7,7 +7,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.draft import POLICIES
 from underpaint.runtime.methods.registry import METHODS, MethodSpec, Preset
-from underpaint.runtime.methods.settings import Shown
+from underpaint.runtime.methods.settings import SettingValue
 from underpaint.runtime.methods.trees import settings as chosen
 from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
 from underpaint.runtime.methods.trees.settings import PolicySettings, RuleSettings
@@ -19,8 +19,8 @@ def _preset(
     tree: PolicySettings,
     acceptance: RuleSettings,
     skipping: PolicySettings | None = None,
-    window: Mapping[str, Shown] | None = None,
-    drawn: Mapping[str, Shown] | None = None,
+    window: Mapping[str, SettingValue] | None = None,
+    drawn: Mapping[str, SettingValue] | None = None,
 ) -> Preset:
     """Make a preset from a policy and a rule for temperatures above 0; at 0 their greedy variants replace them.
 

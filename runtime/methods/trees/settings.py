@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from underpaint.runtime.methods.registry import MOST_PUBLISHED_K, no_settings
-from underpaint.runtime.methods.settings import Shown
+from underpaint.runtime.methods.settings import SettingValue
 
 NONE: Final = no_settings()
 NO_SOURCES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -14,16 +14,16 @@ NO_SOURCES: Final[Mapping[str, str]] = MappingProxyType({})
 class PolicySettings(NamedTuple):
     """A policy's settings and their sources. greedy: the settings at temperature 0; None if they are the same."""
 
-    settings: Mapping[str, Shown] = NONE
+    settings: Mapping[str, SettingValue] = NONE
     sources: Mapping[str, str] = NO_SOURCES
-    greedy: Mapping[str, Shown] | None = None
+    greedy: Mapping[str, SettingValue] | None = None
 
 
 class RuleSettings(NamedTuple):
     """A rule's settings above temperature 0, its greedy variant's at 0, and sources. published_k: see `TreeConfig`."""
 
-    sampled: Mapping[str, Shown] = NONE
-    greedy: Mapping[str, Shown] = NONE
+    sampled: Mapping[str, SettingValue] = NONE
+    greedy: Mapping[str, SettingValue] = NONE
     sources: Mapping[str, str] = NO_SOURCES
     published_k: int | None = None
 
@@ -73,7 +73,7 @@ OPT: Final = PolicySettings(
 )
 JUDGED_TREE: Final = PolicySettings({"widths": (2, 1, 1, 1)}, {"widths": EARLIER})
 
-STANDARD: Final[Mapping[str, Shown]] = {"residual": "standard"}
+STANDARD: Final[Mapping[str, SettingValue]] = {"residual": "standard"}
 LANTERN: Final = RuleSettings(
     {"delta": 0.8, **STANDARD},
     {"delta": 0.6},

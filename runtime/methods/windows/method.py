@@ -27,7 +27,7 @@ from underpaint.runtime.methods.method import (
 )
 from underpaint.runtime.methods.registry import METHODS, MethodConfig, MethodSpec, Preset, build_rule, no_settings
 from underpaint.runtime.methods.settings import (
-    Shown,
+    SettingValue,
     read_parts,
     settings_by_default,
     settings_of,
@@ -48,7 +48,7 @@ class JacobiConfig(MethodConfig):
 
     window: JacobiWindow = field(default_factory=JacobiWindow)
     rule: str = "chain"
-    rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+    rule_settings: Mapping[str, SettingValue] = field(default_factory=no_settings)
 
     family: ClassVar[Literal["jacobi"]] = "jacobi"
 
@@ -67,7 +67,7 @@ class JacobiConfig(MethodConfig):
         return f"{window.coupling} window{tree} + {self.rule}"
 
     @property
-    def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
+    def acceptance(self) -> tuple[str, Mapping[str, SettingValue]]:
         return self.rule, self.rule_settings
 
     def to_dict(self) -> dict[str, Any]:
