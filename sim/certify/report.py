@@ -17,8 +17,8 @@ def certificate_lines(certificate: Certificate, target: str, settings: Mapping[s
     precision = {53: "float64", 24: "float32", 11: "float16", 8: "bfloat16"}[certificate.bits]
     lines = [
         f"{target}{settings_text}: {verdict}{bound} on '{certificate.drawn}' {what}{over}",
-        f"  {certificate.cases} cases, {certificate.asked:,} decisions, {certificate.seconds:.1f} s, at the precision of "
-        f"{precision}",
+        f"  {certificate.cases} cases, {certificate.asked:,} decisions, {certificate.seconds:.1f} s, at the precision "
+        f"of {precision}",
     ]
     counts = ", ".join(f"{one.count} {one.kind}" for one in certificate.findings)
     lines.append(
