@@ -141,9 +141,7 @@ def _super_resolution(sides: _Sides) -> Exported:
         pair = Between.of(read(path, "superres")["config"])
         origin = folders.origin(name, path, "superres", _train_arguments(SUPER_RESOLUTION, sides))
         vq, codebook_folder = load_vq(folders.checkpoint("tokenizer")), folders.holding("codebook.npz")
-        return (
-            export_between(name, load_super_resolution(path), pair, vq, codebook_folder, folders.aside, origin),
-        )
+        return (export_between(name, load_super_resolution(path), pair, vq, codebook_folder, folders.aside, origin),)
 
     return Exported((name, "tokenizer"), write)
 

@@ -48,8 +48,8 @@ def world(
     from underpaint.models.config import plain
     from underpaint.training.pictures import TexturedPictures
     from underpaint.training.precision import describe_products
-    from underpaint.training.verbosity import verbose
     from underpaint.training.textured_world import WorldSettings, textured_stages
+    from underpaint.training.verbosity import verbose
     from underpaint.training.world import train_world
 
     with bad_input(), verbose(not is_quiet()):

@@ -192,9 +192,7 @@ class BatchDrawer:
             return lambda one: draw(self._pipelines[lane], method, sampling, one.condition, one.seed)
 
         threads = [
-            threading.Thread(
-                target=self._lane, args=(lane, draw_in(lane, method()), tasks, numbers, done), daemon=True
-            )
+            threading.Thread(target=self._lane, args=(lane, draw_in(lane, method()), tasks, numbers, done), daemon=True)
             for lane in range(count)
         ]
         for thread in threads:

@@ -60,9 +60,7 @@ def case_lines(case: VerifierCase, measurement: Measurement) -> list[str]:
     ]
     drafts = {tuple(draft.tree.tokens.tolist()): (weight, draft) for weight, draft in case.drafts}
     tokens = (
-        measurement.fault_tokens
-        if measurement.fault_tokens in drafts
-        else max(drafts, key=lambda one: drafts[one][0])
+        measurement.fault_tokens if measurement.fault_tokens in drafts else max(drafts, key=lambda one: drafts[one][0])
     )
     weight, draft = drafts[tokens]
     lines.append(f"    the tree that is drafted with probability {weight:.4g}:")

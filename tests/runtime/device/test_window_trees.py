@@ -12,8 +12,7 @@ from tests.runtime.device.test_mutants import planted
 from tests.runtime.device.test_windows import Drawn, method, on_device, on_host
 from tests.runtime.device.trees import UNIFORMS
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import Role
-from underpaint.algos.chance import from_arrays
+from underpaint.algos.chance import Role, from_arrays
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
