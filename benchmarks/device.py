@@ -82,14 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 finish({**figures, "failed": failed, "left": name}, args.out)
                 raise SystemExit(int(bool(failed)))
             started = perf_counter()
-            measurement = work.run(part, batch, method)
-            checks = measurement.pop("checks", {})
-            check_records = {check: one.to_record() for check, one in checks.items()}
-            figures[name] = {
-                **measurement,
-                **({"checks": check_records} if check_records else {}),
-                "seconds": perf_counter() - started,
-            }
+            result = work.run(part, batch, method)
+            checks = result.pop("checks", {})
+            records = {check: one.to_record() for check, one in checks.items()}
+            figures[name] = {**result, **({"checks": records} if records else {}), "seconds": perf_counter() - started}
             failed += [
                 f"{name}: {check} is {one.value:.4g}, bound {one.bound:.4g}"
                 for check, one in checks.items()
@@ -155,12 +151,8 @@ def device_name(device: Any) -> dict[str, Any]:
 
     description = {"torch": torch.__version__, "triton": triton.__version__, "name": str(device)}
     if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        description |= {
-            "name": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
-            "bytes": properties.total_memory,
-        }
+        gpu = torch.cuda.get_device_properties(device)
+        description |= {"name": gpu.name, "capability": f"{gpu.major}.{gpu.minor}", "bytes": gpu.total_memory}
         description["cuda"] = torch.version.cuda
     return description
 

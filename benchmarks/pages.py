@@ -241,17 +241,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a page is out of date")
     args = parser.parse_args(arguments)
-    texts = {PAGES / name: text for name, text in render_pages().items()}
-    texts[README] = render_readme(README.read_text(encoding="utf-8"))
+    docs = {PAGES / name: text for name, text in render_pages().items()}
+    docs[README] = render_readme(README.read_text(encoding="utf-8"))
     if not args.check:
-        for path, text in texts.items():
+        for path, text in docs.items():
             write_beside(path, text.encode())
-        print(f"{len(texts) - 1} pages in {PAGES.relative_to(ROOT)}")
+        print(f"{len(docs) - 1} pages in {PAGES.relative_to(ROOT)}")
         return 0
-    stale = [
-        path.name for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
-    stale += [path.name for path in PAGES.glob("*.md") if path not in texts]
+    stale = [path.name for path, text in docs.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    stale += [path.name for path in PAGES.glob("*.md") if path not in docs]
     if stale:
         print(f"out of date: {', '.join(sorted(stale))}; run python -m benchmarks.pages", file=sys.stderr)
     return 1 if stale else 0

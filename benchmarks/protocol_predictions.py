@@ -4,9 +4,9 @@ Run: python -m benchmarks.protocol_predictions --record protocol.json --costs co
 
 Record and cost curve are those that `underpaint protocol` leaves in its folder: the curve was measured between the
 drawings, because in two states of one machine a pass over four nodes cost 1.4 and 1.7 plain passes. Each temperature is
-predicted from traces of that temperature on prompts behind the record's: 40 pictures of plain autoregression, and 16 by
-the methods that no replay can draw. Traces that are not given and not in `--work` yet are made there by `underpaint
-trace`, half an hour in all. Nothing of the record is used but its settings. Methods that a trace does not say enough of
+predicted from traces of that temperature on other prompts than the record's: 160 pictures of plain autoregression, and
+16 by the methods that no replay can draw. Traces that are not given and not in `--work` yet are made there by
+`underpaint trace`, in an hour. Nothing of the record is used but its settings. Methods for which a trace is not enough
 are listed with the reason. The last line is JSON.
 """
 
@@ -29,7 +29,7 @@ from underpaint.sim.replay.trace import Trace, load, replay
 
 DEPTHS: Final = 10
 """Depth of the deepest trees in protocol 1, in levels."""
-PICTURES: Final = 40
+PICTURES: Final = 160
 DRAWN: Final = 16
 """Pictures by each method that a replay cannot draw."""
 

@@ -9,6 +9,8 @@ with the simulator, and from the records of comparisons. The last line is JSON.
 
 import itertools
 from collections.abc import Mapping
+from math import log
+from statistics import NormalDist
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -143,8 +145,9 @@ def measured(record: Row, file: str, title: str) -> dict[str, Any]:
     Returns:
         `file`, `title`, `command`, `rows` (the predicted ones), `reasons` (the other methods by reason), `timed` (the
         rows with times of their parts), `far` (those of them with an error above `WITHIN`, the largest first, each
-        with whether it is inside its interval and which part has most of the error), and `steps` and `curve_step`
-        (ms of a plain step in the record, by temperature, and in the curve).
+        with whether it is inside its interval and which part has most of the error), `steps` and `curve_step` (ms of
+        a plain step in the record, by temperature, and in the curve), and `by_chance` (the number of far rows that
+        exact predictions would have, by the measured intervals).
     """
     rows = [row for row in record["rows"] if "reason" not in row]
     reasons: dict[str, list[str]] = {}
@@ -164,6 +167,8 @@ def measured(record: Row, file: str, title: str) -> dict[str, Any]:
     about = {"file": file, "title": title, "command": record.get("command", "not recorded")}
     about["steps"] = [f"{ms:.2f}" for ms in record.get("measured_plain_ms", ())]
     about["curve_step"] = f"{record.get('curve_plain_ms', 0.0):.2f}"
+    spreads = [log(row["measured_high"] / row["measured_low"]) / 3.92 for row in timed]  # an interval is of 95 %
+    about["by_chance"] = sum(2.0 * NormalDist(0.0, spread).cdf(-WITHIN) for spread in spreads)
     return {**about, "rows": rows, "reasons": reasons, "timed": timed, "far": far}
 
 

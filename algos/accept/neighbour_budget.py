@@ -54,22 +54,29 @@ def move_to_draft(probs: FloatArray, draft: FloatArray, neighbours: IntArray, de
     depend on the drawn tokens. The overlap of target and draft grows by the mass moved.
     """
     target, proposal = normalised(probs), normalised(draft)
-    lacking, spare = np.maximum(proposal - target, 0.0), np.maximum(target - proposal, 0.0)
+    lacking, spare = excess(proposal, target), excess(target, proposal)
     takers = np.flatnonzero(lacking)
     flow = np.zeros(target.size)
     for column in neighbours[takers].T if delta > 0.0 else ():
-        requests = np.minimum(lacking[takers], spare[column])
-        demand = np.bincount(column, weights=requests, minlength=target.size)
-        share = np.minimum(1.0, np.divide(spare, demand, out=np.ones_like(spare), where=demand > 0.0))
-        amounts = requests * share[column]
+        amounts, taken = _shared(np.minimum(lacking[takers], spare[column]), column, spare)
         lacking[takers] -= amounts
         flow[takers] += amounts
-        out = np.bincount(column, weights=amounts, minlength=target.size)
-        spare = np.maximum(spare - out, 0.0)
-        flow -= out
+        spare = np.maximum(spare - taken, 0.0)
+        flow -= taken
     total = float(np.maximum(flow, 0.0).sum())
     scale = min(1.0, delta / total) if total > 0.0 else 0.0
     return np.maximum(target + scale * flow, 0.0)
+
+
+def _shared(requests: FloatArray, column: IntArray, spare: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the amounts [N] for `requests` [N] from the codes `column` [N], and their sums by code [V].
+
+    Requests from one code get its mass in `spare` [V] in proportion.
+    """
+    demand = np.bincount(column, weights=requests, minlength=spare.size)
+    share = np.minimum(1.0, np.divide(spare, demand, out=np.ones_like(spare), where=demand > 0.0))
+    amounts = requests * share[column]
+    return amounts, np.bincount(column, weights=amounts, minlength=spare.size)
 
 
 def check_budget(what: str, neighbours: IntArray, k: int, delta: float) -> None:

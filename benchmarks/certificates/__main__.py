@@ -55,7 +55,7 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
             print(f"{one.name}: left out: {error}", file=sys.stderr)
             continue
         effort = Effort(checks=256, margin=one.margin, bits=one.bits)
-        certificate = certify(verifier, one.drawn, one.chain, one.count, 0, effort, 10.0, seconds)
+        result = certify(verifier, one.drawn, one.chain, one.count, 0, effort, 10.0, seconds)
         values: dict[str, Any] = {
             "name": one.name,
             "project": one.project,
@@ -64,13 +64,12 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
             "interface": one.interface,
             "relaxed": one.relaxed,
             "command": f"python -m benchmarks.certificates --sources DIR --only {one.name}",
-            "certificate": certificate.to_dict(),
-            "report": certificate_lines(certificate, one.name)[1:],
+            "certificate": result.to_dict(),
+            "report": certificate_lines(result, one.name)[1:],
         }
         write_beside(RESULTS / f"{one.name}.json", (json.dumps(values, indent=1) + "\n").encode())
         print(
-            f"{one.name}: {certificate.verdict}, largest {certificate.largest:.3g}, {time.monotonic() - begun:.0f} s",
-            flush=True,
+            f"{one.name}: {result.verdict}, largest {result.largest:.3g}, {time.monotonic() - begun:.0f} s", flush=True
         )
 
 

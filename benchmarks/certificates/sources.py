@@ -76,18 +76,16 @@ def load(path: Path, *names: str, **extra_names: Any) -> Any:
             one.bases, one.keywords = [], []
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             one.decorator_list = []
-    definitions = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    definitions |= {
-        f"{name}.{one.name}": one for name in definitions for one in definitions[name].body if hasattr(one, "name")
-    }
-    if missing := [name for name in names if name not in definitions]:
+    defs = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    defs |= {f"{name}.{one.name}": one for name in defs for one in defs[name].body if hasattr(one, "name")}
+    if missing := [name for name in names if name not in defs]:
         raise ValueError(f"{path}: expected {missing[0]}; take the commit that the page names")
     space: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "np": np, "math": math}
     space |= {"softmax": torch.nn.functional.softmax, "random": random, **extra_names}
-    module = ast.Module(body=[definitions[name] for name in names], type_ignores=[])
+    module = ast.Module(body=[defs[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag  # names in annotations are not looked up
     exec(compile(module, str(path), "exec", flags), space)
-    return space[definitions[names[0]].name]
+    return space[defs[names[0]].name]
 
 
 def load_kernels(path: Path, *names: str) -> Any:

@@ -18,7 +18,7 @@ from underpaint.sim.certify.slips import BY_NAME, RIGHT
 from underpaint.testing import assert_bounded, assert_lossless, assert_same_tokens
 
 EXAMPLE = ROOT / "docs" / "examples" / "my_rule"
-WRONG = "        left[token] = 0.0\n"
+TRIED = "        weights[token] = 0.0\n"
 
 
 def test_the_example_project_runs_from_the_wheel_in_an_empty_folder(
@@ -35,7 +35,8 @@ def test_the_example_project_runs_from_the_wheel_in_an_empty_folder(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
     rule = work / "my_rule.py"
-    rule.write_text(rule.read_text().replace(WRONG, ""))
+    assert TRIED in rule.read_text()
+    rule.write_text(rule.read_text().replace(TRIED, ""))
     done = run(site, work, *command, PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 1
     assert "keep_one: BIASED on 'top_k' trees" in done.stdout

@@ -85,7 +85,7 @@ BUGS = {
     "numbers that are equal": ("if all(type(one) is int for one in sizes)", "if sizes"),
     "any sequence": ("not isinstance(shape, list | core.tuple)", "False"),
     "shapes of one length": ("tuple(type.shape.values) if", "(len(type.shape.values),) if"),
-    "one type of NumPy for all": ("return known[scalar.name]", "return next(iter(known.values()))"),
+    "one type of NumPy for all": ("return dtypes[scalar.name]", "return next(iter(dtypes.values()))"),
     "constants in a list": ("frozenset({int,", "frozenset({list, int,"),
     "operands of as many dimensions": ("lhs.shape is rhs.shape", "len(lhs.shape) == len(rhs.shape)"),
     "types of as many bits": ("input.dtype is dst_ty", "input.dtype.primitive_bitwidth == dst_ty.primitive_bitwidth"),
