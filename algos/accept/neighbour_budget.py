@@ -76,7 +76,7 @@ def _shared(requests: FloatArray, column: IntArray, spare: FloatArray) -> tuple[
     demand = np.bincount(column, weights=requests, minlength=spare.size)
     share = np.minimum(1.0, np.divide(spare, demand, out=np.ones_like(spare), where=demand > 0.0))
     amounts = requests * share[column]
-    return amounts, np.bincount(column, weights=amounts, minlength=spare.size)
+    return amounts, np.bincount(column, weights=amounts, minlength=spare.size).astype(np.float64, copy=False)
 
 
 def check_budget(what: str, neighbours: IntArray, k: int, delta: float) -> None:
