@@ -1,6 +1,7 @@
 """The page of the simulator's errors says what its records say, and protocol 1 is predicted method by method."""
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,13 @@ def test_the_page_says_where_the_time_of_far_rows_goes() -> None:
     assert "| 20 / 10 | time of target passes |" in page_of(records)
     records["protocol-predictions.json"] |= {"measured_plain_ms": [2.5, 2.4], "curve_plain_ms": 2.0}
     assert "| 2 | 1 | 0 | 2.50 and 2.40 | 2.00 |" in page_of(records)
+
+
+def test_exact_predictions_would_miss_what_lies_beyond_the_intervals() -> None:
+    half_width = math.exp(0.196)  # of a standard error of 0.1, the error that the page calls far
+    known = {"measured_low": 1.0 / half_width, "measured_high": half_width, "measured_parts": {"target": 1.0}}
+    record = {"rows": [row(f"method {place}", 0.0, 0.0) | known for place in range(10)]}
+    assert validation.measured(record, "a.json", "a record")["by_chance"] == pytest.approx(10 * 0.31731, rel=1e-4)
 
 
 def test_what_was_fitted_counts_for_no_residual() -> None:
@@ -123,7 +131,7 @@ def test_what_is_not_given_is_made_once(tmp_path: Path, monkeypatch: pytest.Monk
         assert paths == [tmp_path / "trace-1.npz", tmp_path / "drawn-1.npz"]
     shared = ["--resolution", "128", "--guidance", "1"]
     assert [" ".join(call) for call in calls] == [
-        " ".join(["trace", *shared, "--methods mulo --temperature 1 --prompts-count 40 --depths 10 --prompts-skip 2"])
+        " ".join(["trace", *shared, "--methods mulo --temperature 1 --prompts-count 160 --depths 10 --prompts-skip 2"])
         + f" --out {tmp_path / 'trace-1.npz'}",
         " ".join(["trace", *shared, "--methods sjd --temperature 1 --prompts-count 16 --depths 1 --prompts-skip 2"])
         + f" --out {tmp_path / 'drawn-1.npz'}",
