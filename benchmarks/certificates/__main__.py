@@ -68,9 +68,7 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
             "report": certificate_lines(result, one.name)[1:],
         }
         write_beside(RESULTS / f"{one.name}.json", (json.dumps(values, indent=1) + "\n").encode())
-        print(
-            f"{one.name}: {result.verdict}, largest {result.largest:.3g}, {time.monotonic() - begun:.0f} s", flush=True
-        )
+        print(f"{one.name}: {result.verdict}, up to {result.largest:.3g}, {time.monotonic() - begun:.0f} s", flush=True)
 
 
 def main() -> None:
