@@ -43,28 +43,28 @@ class AdaptiveWindow:
 
     def __call__(self, front: RowFront, cell: int, distribution: FloatArray) -> int | None:
         missing = front.missing_before(cell)
-        draft = self._pending.pop(cell, None)
-        if draft is None:
+        pending = self._pending.pop(cell, None)
+        if pending is None:
             token = self.chance.draw(distribution, At(self.role, cell))
             if missing and front.opens_row(cell):
                 self._pending[cell] = PendingToken(token, np.array(distribution), missing)
                 return None
             return token
-        if missing == draft.missing:
-            self._pending[cell] = draft
+        if missing == pending.missing:
+            self._pending[cell] = pending
             return None
-        token, accepted = self._test(draft, distribution, 2 * (cell * front.region.size + missing))
+        token, accepted = self._test(pending, distribution, 2 * (cell * front.region.size + missing))
         if accepted or not missing:
             return token
         self._pending[cell] = PendingToken(token, np.array(distribution), missing)
         return None
 
-    def _test(self, draft: PendingToken, distribution: FloatArray, node: int) -> tuple[int, bool]:
+    def _test(self, pending: PendingToken, distribution: FloatArray, node: int) -> tuple[int, bool]:
         if self.chance.flip(
-            float(distribution[draft.token]), At(Role.WINDOW, node), out_of=float(draft.distribution[draft.token])
+            float(distribution[pending.token]), At(Role.WINDOW, node), out_of=float(pending.distribution[pending.token])
         ):
-            return draft.token, True
-        rest = excess(distribution, draft.distribution)
+            return pending.token, True
+        rest = excess(distribution, pending.distribution)
         if not rest.any():  # the distributions differ only by rounding
-            return draft.token, True
+            return pending.token, True
         return self.chance.draw(rest, At(Role.WINDOW, node + 1)), False
