@@ -31,10 +31,9 @@ def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[in
 
 
 @cache
-def _order(rounds: int) -> tuple[int, ...]:
-    """Rank of each round by the fractional part of its multiple of the golden ratio; round 0 is first."""
-    ranked = sorted(range(rounds), key=lambda turn: turn * GOLDEN % 1.0)
-    return tuple(sorted(range(rounds), key=ranked.__getitem__))
+def _rounds_of(count: int, rounds: int) -> frozenset[int]:
+    """The rounds with the smallest fractional parts of their multiples of the golden ratio; the first is among them."""
+    return frozenset(sorted(range(rounds), key=lambda turn: turn * GOLDEN % 1.0)[:count])
 
 
 def draws_in_round(turn: int, count: int, rounds: int) -> bool:
@@ -44,7 +43,7 @@ def draws_in_round(turn: int, count: int, rounds: int) -> bool:
     gets more hours, both numbers grow and almost all drawings stay in the plan: a round has one where the fractional
     part of its multiple of the golden ratio is small, and these parts fill the unit interval evenly.
     """
-    return _order(rounds)[turn] < count
+    return turn in _rounds_of(count, rounds)
 
 
 def fit_counts(
