@@ -153,7 +153,5 @@ def train_drafter(
     described |= {"decoder": asdict(drafter.config)}
     how = {"seed": seed, "settings": asdict(settings), "target": drawn_for}
     how |= {"drawn_scenes": {str(side): len(token_set.codes) for side, token_set in learnt_from.items()}}
-    recipe_inputs = RecipeInputs(how)
-    return train(
-        drafter, loss, out, loop, described, validate=validate, recipe_inputs=recipe_inputs, title="drafter, all grids"
-    )
+    inputs = RecipeInputs(how)
+    return train(drafter, loss, out, loop, described, validate=validate, inputs=inputs, title="drafter, all grids")

@@ -91,8 +91,8 @@ def train_guided(
     require_grids(teacher, checkpoint, sides)
     pair, student = (on_grid(target_of(checkpoint, teacher), sides[-1]) for _ in range(2))
     how = {"seed": seed, "settings": asdict(settings), "guidance": guidance, "target": fingerprint(pair)}
-    recipe_inputs = RecipeInputs(how, story(checkpoint))
-    refuse_other(out, recipe_inputs)
+    inputs = RecipeInputs(how, story(checkpoint))
+    refuse_other(out, inputs)
     torch.manual_seed(seed)
     place = torch.device(device)
     pair, student = pair.to(place).eval().requires_grad_(False), student.to(place)
@@ -128,13 +128,5 @@ def train_guided(
 
     described = {**checkpoint["config"], "guidance": guidance, "grids": sides, "resolution": sides[-1] * STRIDE}
     described["decoder"] = asdict(student.decoder.config)
-    return train(
-        student,
-        loss,
-        out,
-        loop,
-        described,
-        validate=validate,
-        recipe_inputs=recipe_inputs,
-        title="guided target, all grids",
-    )
+    title = "guided target, all grids"
+    return train(student, loss, out, loop, described, validate=validate, inputs=inputs, title=title)

@@ -223,7 +223,5 @@ def train_judge(
     stored_by = None if tokenizer is None else channels_last(load_vq(tokenizer).to(device))
     recipe = _Recipe(model, sheet, settings, seed, stored_by)
     plain = {"kind": "judge", "judge": model.config.to_dict(), "scenes": "textured"}
-    recipe_inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
-    return train(
-        model, recipe.loss, out, loop, plain, validate=recipe.validate, recipe_inputs=recipe_inputs, title="judge"
-    )
+    inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
+    return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, inputs=inputs, title="judge")

@@ -256,7 +256,7 @@ def train_live_drafter(
             yield taught([drawn.prompts[row] for row in rows], drawn.codes[rows])
 
     how = {"seed": seed, "settings": asdict(settings), "pictures": len(drawn.codes)}
-    about, recipe_inputs = described(drafter, live), RecipeInputs(how)
+    about, inputs = described(drafter, live), RecipeInputs(how)
     return train(
         drafter,
         loss,
@@ -264,6 +264,6 @@ def train_live_drafter(
         loop,
         about,
         validate=lambda: view.validated(validation_batches()),
-        recipe_inputs=recipe_inputs,
+        inputs=inputs,
         title=f"drafter, EAGLE-{eagle}",
     )

@@ -187,7 +187,7 @@ def train(
     validate: Callable[[], dict[str, float]] | None = None,
     after_step: Callable[[int], None] | None = None,
     at_share: Callable[[float], None] | None = None,
-    recipe_inputs: RecipeInputs | None = None,
+    inputs: RecipeInputs | None = None,
     title: str = "training",
 ) -> TrainingResult:
     """Train `model` in place and save `out/checkpoint.pt`; a second call continues from it.
@@ -205,7 +205,7 @@ def train(
         validate: Returns figures; called with the averaged weights in place.
         after_step: Called after each optimiser step.
         at_share: Called before each loss with the step's rates as a fraction of the peak rates.
-        recipe_inputs: The recipe's inputs, for the checkpoint.
+        inputs: The recipe's inputs, for the checkpoint.
         title: Name on the progress bar.
 
     Raises:
@@ -213,7 +213,7 @@ def train(
         FolderInUse: Another process trains in `out`.
         FloatingPointError: The loss is not finite.
     """
-    recipe_inputs = recipe_inputs or RecipeInputs()
+    inputs = inputs or RecipeInputs()
     with folder_lock(out), stop_on_interrupt() as interrupted:
         path = out / CHECKPOINT
         device = next(model.parameters()).device
@@ -222,7 +222,7 @@ def train(
         )
         step, before = 0, 0.0
         validation: dict[str, float] = {}
-        saved = _resume(path, config, recipe_inputs, device)
+        saved = _resume(path, config, inputs, device)
         if saved is not None:
             model.load_state_dict(saved["raw"])
             optimiser.load_state_dict(saved["optimizer"])
@@ -230,7 +230,7 @@ def train(
         averager = Averager(model, settings.ema_decay)
         if saved is not None:
             averager.state = {name: value.clone() for name, value in saved["model"].items()}
-        first, runs = step, runs_with(saved, recipe_inputs, asdict(settings))
+        first, runs = step, runs_with(saved, inputs, asdict(settings))
         log, started = _Log(settings, title), time.monotonic()
         saved_at = started
 

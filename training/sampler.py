@@ -242,10 +242,8 @@ def train_sampler(
     recipe = _Recipe(pupil, vq, scenes, losses, settings, config.direction, seed)
     described: dict[str, Any] = {"kind": "sampler", "sampler": asdict(config), "losses": asdict(losses)}
     described |= {"low": list(scenes.grids.low), "high": list(scenes.grids.high), "codebook": codebook_name(vq)}
-    recipe_inputs, title = (
+    inputs, title = (
         RecipeInputs({"seed": seed, "settings": asdict(settings)}, start and story(start)),
         f"sampler {config.direction}",
     )
-    return train(
-        pupil, recipe.loss, out, loop, described, validate=recipe.validate, recipe_inputs=recipe_inputs, title=title
-    )
+    return train(pupil, recipe.loss, out, loop, described, validate=recipe.validate, inputs=inputs, title=title)

@@ -114,7 +114,5 @@ def train_super_resolution(
 
     described: dict[str, Any] = {"kind": "superres", "superres": asdict(config), "codebook": codebook_name(vq)}
     described |= {"low": list(grids.low), "high": list(grids.high)}
-    recipe_inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
-    return train(
-        pupil, loss, out, loop, described, validate=validate, recipe_inputs=recipe_inputs, title="super-resolution"
-    )
+    inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
+    return train(pupil, loss, out, loop, described, validate=validate, inputs=inputs, title="super-resolution")

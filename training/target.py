@@ -148,10 +148,10 @@ def train_target(
     if not sides or config.grid_side != sides[-1]:
         raise ValueError(f"target: expected the grid of {config.grid_side} to be the largest of {sides}")
     start = None if init_from is None else read(init_from, "target")
-    recipe_inputs = RecipeInputs(
+    inputs = RecipeInputs(
         {"seed": seed, "settings": asdict(settings), "thing_weight": thing_weight}, start and story(start)
     )
-    refuse_other(out, recipe_inputs)
+    refuse_other(out, inputs)
     torch.manual_seed(seed)
     model = CaptionedTarget(config, caption_dim, words)
     if start is not None:
@@ -194,9 +194,7 @@ def train_target(
     described: dict[str, Any] = {"kind": "target", "resolution": sides[-1] * STRIDE, "words": words}
     described |= {"grids": sides, "scenes": "textured", "caption_dim": caption_dim, "decoder": asdict(config)}
     title = "target, all grids"
-    return train(
-        model, loss, out, loop, described, validate=validate, at_share=follow, recipe_inputs=recipe_inputs, title=title
-    )
+    return train(model, loss, out, loop, described, validate=validate, at_share=follow, inputs=inputs, title=title)
 
 
 def _cross_entropies(view: CaptionedTarget, compiled: bool) -> Callable[[Tensor, Tensor], Tensor]:

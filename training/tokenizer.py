@@ -190,8 +190,8 @@ def train_tokenizer(
     """
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))
-    recipe_inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
-    refuse_other(out, recipe_inputs)
+    inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
+    refuse_other(out, inputs)
     recipe = _Recipe(model, pictures, settings, loop.steps, seed)
     widths = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
     return train(
@@ -202,6 +202,6 @@ def train_tokenizer(
         {"kind": "tokenizer", "vq": widths, "scenes": "textured"},
         validate=recipe.validate,
         after_step=recipe.after_step,
-        recipe_inputs=recipe_inputs,
+        inputs=inputs,
         title="tokenizer",
     )
