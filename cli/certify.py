@@ -244,9 +244,8 @@ def _report(certificate: "Certificate", spec: "Spec", json_file: Path | None, pl
         values = {"verifier": _spec_to_dict(spec), **certificate.to_dict()}
         write_json(json_file, with_envelope("certify", machine, command, values))
     as_text = Format.json if json_file == STANDARD_OUTPUT else Format.table
-    typer.echo(
-        "\n".join(certificate_lines(certificate, spec.target, dict(spec.settings))), err=json_file == STANDARD_OUTPUT
-    )
+    lines = certificate_lines(certificate, spec.target, dict(spec.settings))
+    typer.echo("\n".join(lines), err=json_file == STANDARD_OUTPUT)
     if place is None:
         return
     first = certificate.first
@@ -317,9 +316,7 @@ def _replay(case: "VerifierCase", opened: "Verifier", effort: "Effort", spec: "S
     from underpaint.sim.certify.report import case_lines, finding_lines
 
     measurement = measure(case, opened, replace(effort, bits=effort.bits or find_bits(opened, case)))
-    verdict = {"lossless": "lossless", "boundary": "lossless but for a boundary"}.get(
-        measurement.kind, measurement.kind
-    )
+    verdict = "lossless but for a boundary" if measurement.kind == "boundary" else measurement.kind
     typer.echo(f"{spec.target}: {verdict} on this case")
     typer.echo("\n".join((*case_lines(case, measurement), *finding_lines(measurement))))
     if measurement.kind in ("biased", "faulty"):
