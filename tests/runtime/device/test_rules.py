@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.device.trees import CPU, by_device, by_reference, cases
+from tests.runtime.device.trees import CPU, TRAVERSAL_FLIPS, UNIFORMS, by_device, by_reference, cases
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
@@ -66,7 +66,8 @@ def test_the_verdict_is_the_reference_s(
     spec: RuleSpec, drawn: Drawn, residual: str | None, data: st.DataObject
 ) -> None:
     vocab_size = data.draw(st.sampled_from([2, 3, 5]))
-    batch = [data.draw(cases(vocab_size, drawn, spec.needs_chain)) for _ in range(3)]
+    flips = TRAVERSAL_FLIPS if spec.name == "traversal" else UNIFORMS
+    batch = [data.draw(cases(vocab_size, drawn, spec.needs_chain, flips=flips)) for _ in range(3)]
     rule = data.draw(rules(spec, vocab_size, residual))
     assert by_device(rule, batch) == by_reference(rule, batch)
 
