@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import floor, sqrt
+from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from underpaint.runtime.evaluation.comparison import BASELINE
@@ -49,29 +50,25 @@ def draws_in_round(turn: int, count: int, rounds: int) -> bool:
 def fit_counts(
     counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
 ) -> dict[tuple[int, str], int]:
-    """Limit each method's prompts in proportion to 1 / sqrt(its seconds per prompt), but to no fewer than `LEAST`.
+    """Limit every method to the same number of prompts, the largest that the budget allows, but no fewer than `LEAST`.
 
-    If the speedups of all methods vary alike from prompt to prompt, this minimizes the sum of their variances (Neyman
-    allocation).
+    Slow methods get no fewer than fast ones: from prompt to prompt their times differ at least as much, and the least
+    certain speedup of a table decides how far it can be trusted. A larger budget adds rounds and keeps the earlier ones.
 
     Args:
         counts: Wanted number of prompts, by any key.
         seconds: Seconds per prompt, by the same keys.
-        budget: Seconds for all prompts.
+        budget: Seconds for all prompts, including one uncounted drawing per key.
     """
 
-    def at(share: float) -> dict[tuple[int, str], int]:
-        fitted = {key: min(count, max(LEAST, floor(share / sqrt(seconds[key])) - 1)) for key, count in counts.items()}
-        return with_baseline_counts(fitted)
+    def at(most: int) -> dict[tuple[int, str], int]:
+        return with_baseline_counts({key: min(count, most) for key, count in counts.items()})
 
-    low, high = 0.0, max((count + 1) * sqrt(seconds[key]) for key, count in counts.items()) + 1.0
-    if sum((count + 1) * seconds[key] for key, count in counts.items()) <= budget:
-        return dict(counts)
-    for _ in range(60):
-        middle = (low + high) / 2
-        fits = sum((count + 1) * seconds[key] for key, count in at(middle).items()) <= budget
-        low, high = (middle, high) if fits else (low, middle)
-    return at(low)
+    def cost(most: int) -> float:
+        return sum((count + 1) * seconds[key] for key, count in at(most).items())
+
+    sizes = range(LEAST, max(LEAST, *counts.values()) + 1)
+    return at(sizes[max(0, bisect_right(sizes, budget, key=cost) - 1)])
 
 
 def search_seconds(
@@ -138,8 +135,6 @@ def fit_protocol(
     estimate = f"estimate for this machine: {estimate}drawing {cut / 3600:.2f} h"
     if cut + searching < 0.99 * both:
         least = min(whole.counts.values())
-        estimate += (
-            f"; the whole protocol would take {both / 3600:.2f} h, so there are fewer prompts, for the slowest methods "
-            f"{least}"
-        )
+        most = max(whole.counts.values())
+        estimate += f"; the whole protocol would take {both / 3600:.2f} h, so every method gets at most {most} prompts"
     return whole, record, estimate

@@ -158,7 +158,7 @@ class Protocol:
         return {(key.model, key.method): log.drawing(key).seconds for key in first if key in log}
 
     def fitted(self, seconds: Mapping[tuple[int, str], float], budget: float | None) -> Protocol:
-        """Reduce the prompts, most for slow methods, so that drawing takes about `budget` seconds; None sets no limit.
+        """Limit the prompts of every method so that drawing takes about `budget` seconds; None sets no limit.
 
         Plain autoregression is drawn on every prompt that any other method is drawn on.
         """
