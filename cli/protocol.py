@@ -71,7 +71,7 @@ def protocol(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Hours for everything, over all starts, with fewer prompts for every method; more hours later add prompts.",
+            help="Hours for everything, over all starts: fewer prompts for every method. More hours later add prompts.",
             min=0.01,
             show_default=False,
         ),

@@ -53,7 +53,7 @@ def fit_counts(
     """Limit every method to the same number of prompts, the largest that the budget allows, but no fewer than `LEAST`.
 
     Slow methods get no fewer than fast ones: from prompt to prompt their times differ at least as much, and the least
-    certain speedup of a table decides how far it can be trusted. A larger budget adds rounds and keeps the earlier ones.
+    certain speedup of a table decides how far it can be trusted. A larger budget adds rounds to those of a smaller one.
 
     Args:
         counts: Wanted number of prompts, by any key.
@@ -134,7 +134,6 @@ def fit_protocol(
     estimate = f"tuning {searching / 3600:.2f} h, " if tuning is not None else ""
     estimate = f"estimate for this machine: {estimate}drawing {cut / 3600:.2f} h"
     if cut + searching < 0.99 * both:
-        least = min(whole.counts.values())
         most = max(whole.counts.values())
         estimate += f"; the whole protocol would take {both / 3600:.2f} h, so every method gets at most {most} prompts"
     return whole, record, estimate
