@@ -90,9 +90,9 @@ def test_a_tree_scores_like_each_of_its_paths(family: Family, drawn: int) -> Non
     feed_one_by_one(target, TOKENS[:drawn])
     tree = tree_of(TOKENS[::-1])
     scored = target.score(tree)
+    alone = open_target(family)
     for node in range(tree.size):
         path = tree.tokens[[0, *tree.path_to(node)]]
-        alone = open_target(family)
         alone.begin()
         expected = feed_one_by_one(alone, np.concatenate([TOKENS[:drawn], path]))[-1]
         np.testing.assert_allclose(scored.probs[node], expected.probs[0], atol=1e-5)
