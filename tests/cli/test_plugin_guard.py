@@ -125,19 +125,19 @@ def test_a_rule_that_sleeps_has_a_time_limit(tmp_path: Path, monkeypatch: pytest
     assert done.seconds < 300
 
 
-def test_certify_says_once_what_to_mend(tmp_path: Path) -> None:
+def test_certify_says_once_what_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin(tmp_path, "        return 5\n")
-    done = run(tmp_path, "--plugin", "mine.py", "certify", "rule:last_first")
-    assert done.returncode == 2
-    assert done.stderr.count("mend it") == 1, done.stderr
+    done = run_program("--plugin mine.py certify rule:last_first", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, "")
+    assert done.err.count("mend it") == 1, done.err
 
 
-def test_a_verifier_that_raises_an_interrupt_is_bad_input(tmp_path: Path) -> None:
+def test_a_verifier_that_raises_an_interrupt_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("def verify(draft, uniforms):\n    raise KeyboardInterrupt\n")
-    done = run(tmp_path, "certify", "mine.py:verify")
-    assert done.returncode == 2
-    assert "crash: KeyboardInterrupt" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run_program("certify mine.py:verify", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, "")
+    assert "crash: KeyboardInterrupt" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_what_a_plug_in_prints_does_not_stand_in_the_results(tmp_path: Path) -> None:

@@ -5,18 +5,28 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from tests.cli.program import run_program
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "docs/examples/last_first.py"
 RELAXED = "docs/examples/lenient.py"
 ON_DEVICE = "docs/examples/first_only.py"
-LOSSLESS = "tests/exact/test_lossless.py"
-_FAILING = {"HYPOTHESIS_PROFILE": "no_shrink"}
-"""For tests that have to fail: how small the case is matters to nobody."""
+MODULES = (
+    *(f"tests/exact/test_{name}.py" for name in ("lossless", "relaxed", "bias")),
+    *(f"tests/runtime/device/test_{name}.py" for name in ("rules", "decoding", "growth")),
+)
+WRONG_PROMISES = (
+    ('1.0 - 1.0 / settings["factor"]', '1.0 - settings["factor"] ** -0.5', "test_the_promised_bound"),
+    ('settings["factor"] <= 1.0', 'settings["factor"] <= 2.0', "test_what_the_spec_calls_lossless_is"),
+    ('settings["factor"] <= 1.0', 'settings["factor"] < 1.0', "test_what_the_spec_does_not_call_lossless_is_not"),
+    ("np.minimum(draft, self.factor * target)", "target * 0.0", "test_the_promised_bound"),
+)
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,42 +35,21 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def outcomes_with(plugins: Iterable[str | Path], only: str, **environment: str) -> list[tuple[str, str]]:
+    """Run the tests that `only` selects with plug-ins, and return each one's outcome and id."""
+    command = ("pytest", "-q", "--tb=no", "-rpfE", "-p", "no:cacheprovider", *MODULES, "-k", only)
+    done = run(*command, **environment, UNDERPAINT_PLUGINS=",".join(map(str, plugins)))
+    return re.findall(r"^(PASSED|FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+
+
 def test_the_distribution_of_the_example_is_the_targets() -> None:
     done = run("underpaint.cli.app", "--plugin", EXAMPLE, "exact", "last_first", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["total_variation"] < 1e-12
 
 
-def test_the_property_tests_cover_the_example() -> None:
-    command = ("pytest", "-q", "-p", "no:cacheprovider", LOSSLESS, "-k", "last_first")
-    done = run(*command, UNDERPAINT_PLUGINS=EXAMPLE)
-    assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
-
-
-def test_a_wrong_rule_from_outside_is_caught(tmp_path: Path) -> None:
-    text = (ROOT / EXAMPLE).read_text().replace("return try_points(", "return _kept_anyway(")
-    text += (
-        "\n\ndef _kept_anyway(tree, node, children, target, chance):\n    return SiblingOutcome(children[0], target)\n"
-    )
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text(text)
-    done = run(
-        *("pytest", "-qx", "-p", "no:cacheprovider", LOSSLESS, "-k", "last_first"),
-        **_FAILING,
-        UNDERPAINT_PLUGINS=str(wrong),
-    )
-    assert done.returncode == 1, done.stdout
-
-
-def test_a_rule_from_outside_decides_and_draws_on_the_device_as_on_the_host() -> None:
-    modules = [f"tests/runtime/device/test_{name}.py" for name in ("rules", "decoding")]
-    done = run("pytest", "-q", "-p", "no:cacheprovider", *modules, "-k", "first_only", UNDERPAINT_PLUGINS=ON_DEVICE)
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
-
-
-def test_the_page_on_policies_shows_a_device_form_that_grows_as_on_the_host(tmp_path: Path) -> None:
+def test_the_tests_over_the_registries_cover_plug_ins(tmp_path: Path) -> None:
+    """The policy and its device form are those that the page on policies shows."""
     page = (ROOT / "docs/how-to/add-a-policy.md").read_text()
     policy, form = (dedent(block) for block in re.findall(r"\n\n((?:    .*\n|\n)+)Save it as", page))
     form_file = tmp_path / "one_token_device.py"
@@ -68,64 +57,60 @@ def test_the_page_on_policies_shows_a_device_form_that_grows_as_on_the_host(tmp_
     spec = 'source="this page", chain=True'
     assert spec in policy
     (tmp_path / "one_token.py").write_text(policy.replace(spec, f'{spec}, device="{form_file}:one_token_plan"'))
-    command = ("pytest", "-q", "-p", "no:cacheprovider", "tests/runtime/device/test_growth.py", "-k", "one_token")
-    done = run(*command, UNDERPAINT_PLUGINS=str(tmp_path / "one_token.py"))
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    only = (
+        "test_lossless and last_first or (test_lossless or test_relaxed or test_bias) and lenient "
+        "or (test_rules or test_decoding) and first_only or test_growth and one_token"
+    )
+    outcomes = outcomes_with((EXAMPLE, RELAXED, ON_DEVICE, tmp_path / "one_token.py"), only)
+    assert {outcome for outcome, _ in outcomes} == {"PASSED"}, outcomes
+    ids = [test for _, test in outcomes]
+    for name in ("last_first", "lenient"):
+        assert any(name in test and "exact" in test for test in ids), name
+    assert len([test for test in ids if "first_only" in test and "device" in test]) == 3
+    assert len([test for test in ids if "one_token" in test and "device" in test]) == 1
 
 
-def test_a_wrong_device_form_is_caught(tmp_path: Path) -> None:
+def test_wrong_plug_ins_are_caught(tmp_path: Path) -> None:
+    text = (ROOT / EXAMPLE).read_text().replace("return try_points(", "return _kept_anyway(")
+    text += (
+        "\n\ndef _kept_anyway(tree, node, children, target, chance):\n    return SiblingOutcome(children[0], target)\n"
+    )
+    plugins = [tmp_path / name for name in ("wrong.py", "first_only.py")]
+    plugins[0].write_text(text)
     for name in ("first_only.py", "first_only_device.py"):
         text = (ROOT / ON_DEVICE).with_name(name).read_text()
         (tmp_path / name).write_text(text.replace("role = residual", "role = bonus"))
-    command = ("pytest", "-qx", "-p", "no:cacheprovider", "tests/runtime/device/test_rules.py", "-k", "first_only")
-    done = run(*command, **_FAILING, UNDERPAINT_PLUGINS=str(tmp_path / "first_only.py"))
-    assert done.returncode == 1, done.stdout
+    caught = [("last_first", "test_lossless", "test_"), ("first_only", "test_rules", "test_")]
+    for place, (old, new, fails) in enumerate(WRONG_PROMISES):
+        text = (ROOT / RELAXED).read_text()
+        assert old in text
+        plugins.append(tmp_path / f"lenient_{place}.py")
+        plugins[-1].write_text(text.replace(old, new).replace('"lenient"', f'"lenient_{place}"'))
+        caught.append((f"lenient_{place}", "test_relaxed", fails))
+    only = " or ".join(" and ".join(one) for one in caught)
+    outcomes = outcomes_with(plugins, only, HYPOTHESIS_PROFILE="no_shrink")  # the smallest case matters to nobody
+    for name, module, test in caught:
+        failed = [one for outcome, one in outcomes if outcome == "FAILED" and name in one]
+        assert any(f"{module}.py::{test}" in one for one in failed), (name, outcomes)
 
 
 @pytest.mark.parametrize("name", ["no/such/file.py", "no_such_module"])
-def test_a_missing_plugin_is_bad_input(name: str) -> None:
-    done = run("underpaint.cli.app", "--plugin", name, "methods")
-    assert done.returncode == 2
-    assert name.rpartition("/")[2] in done.stderr
+def test_a_missing_plugin_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    done = run_program(f"--plugin {name} methods", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, "")
+    assert name.rpartition("/")[2] in done.err
 
 
-def test_the_property_tests_cover_a_relaxed_rule_with_a_bound() -> None:
-    modules = (LOSSLESS, "tests/exact/test_relaxed.py", "tests/exact/test_bias.py")
-    done = run("pytest", "-q", "-p", "no:cacheprovider", *modules, "-k", "lenient", UNDERPAINT_PLUGINS=RELAXED)
-    assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fails"),
-    [
-        ('1.0 - 1.0 / settings["factor"]', '1.0 - settings["factor"] ** -0.5', "test_the_promised_bound"),
-        ('settings["factor"] <= 1.0', 'settings["factor"] <= 2.0', "test_what_the_spec_calls_lossless_is"),
-        ('settings["factor"] <= 1.0', 'settings["factor"] < 1.0', "test_what_the_spec_does_not_call_lossless_is_not"),
-        ("np.minimum(draft, self.factor * target)", "target * 0.0", "test_the_promised_bound"),
-    ],
-)
-def test_a_wrong_promise_of_a_relaxed_rule_is_caught(tmp_path: Path, old: str, new: str, fails: str) -> None:
-    text = (ROOT / RELAXED).read_text()
-    assert old in text
-    wrong = tmp_path / "lenient.py"
-    wrong.write_text(text.replace(old, new))
-    command = ("pytest", "-qx", "-p", "no:cacheprovider", "tests/exact/test_relaxed.py", "-k", f"lenient and {fails}")
-    done = run(*command, **_FAILING, UNDERPAINT_PLUGINS=str(wrong))
-    assert done.returncode == 1, done.stdout
-    assert f"FAILED tests/exact/test_relaxed.py::{fails}" in done.stdout
-
-
-def test_two_plugins_of_one_file_name_are_both_there(tmp_path: Path) -> None:
+def test_two_plugins_of_one_file_name_are_both_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
         text = (ROOT / EXAMPLE).read_text().replace('"last_first"', f'"{folder}"')
         (tmp_path / folder / "rule.py").write_text(text)
     names = ",".join(str(tmp_path / folder / "rule.py") for folder in ("one", "other"))
-    done = run("underpaint.cli.app", "methods", "--json", "-", UNDERPAINT_PLUGINS=names)
-    assert done.returncode == 0, done.stderr
-    assert {"one", "other"} <= {rule["name"] for rule in json.loads(done.stdout)["rules"]}
+    monkeypatch.setenv("UNDERPAINT_PLUGINS", names)
+    done = run_program("methods --json -", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done.err
+    assert {"one", "other"} <= {rule["name"] for rule in json.loads(done.out)["rules"]}
 
 
 @pytest.mark.parametrize(
@@ -140,14 +125,16 @@ def test_two_plugins_of_one_file_name_are_both_there(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_error_in_a_plugin_names_it_and_the_line(tmp_path: Path, text: str, says: str) -> None:
+def test_an_error_in_a_plugin_names_it_and_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(text)
-    done = run("underpaint.cli.app", "--plugin", str(broken), "methods")
-    assert done.returncode == 2
-    assert f"plug-in {broken}: {says}" in done.stderr
-    assert f"{broken}, line 3)" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run_program(f"--plugin {broken} methods", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, "")
+    assert f"plug-in {broken}: {says}" in done.err
+    assert f"{broken}, line 3)" in done.err
+    assert "Traceback" not in done.err
 
 
 def installed(folder: Path, text: str, points: str) -> str:
