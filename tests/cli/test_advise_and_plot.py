@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.program import run_program
+from tests.cli.program import listing, run_program
 from tests.sim.replay.test_own_logits import model, written  # noqa: F401
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.drawing import noise_of
@@ -79,6 +79,18 @@ def test_from_logits_to_advice_and_every_figure(
             assert (waits > 0) == machine.endswith("fixed"), "only batches of a fixed size wait"
 
 
+@pytest.fixture(scope="module")
+def traces(model: TableModel, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """A folder with the logits of a model, their trace, and the trace of a model without a drafter."""
+    folder = tmp_path_factory.mktemp("traces")
+    written(model, folder, draft_logits=None).rename(folder / "two.npz")
+    written(model, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for source, out in (("own.npz", "own-trace.npz"), ("two.npz", "bare.npz")):
+            assert run_program(f"trace --from {source} --keep 24 --out {out}", folder, patch).code == 0
+    return folder
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -103,22 +115,13 @@ def test_from_logits_to_advice_and_every_figure(
     ],
 )
 def test_bad_input_ends_with_2_and_writes_nothing(
-    model: TableModel,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    line: str,
-    message: str,
+    traces: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
-    written(model, tmp_path)
-    (tmp_path / "two").mkdir()
-    written(model, tmp_path / "two", draft_logits=None).rename(tmp_path / "two.npz")
-    for source, out in (("own.npz", "own-trace.npz"), ("two.npz", "bare.npz")):
-        assert run_program(f"trace --from {source} --keep 24 --out {out}", tmp_path, monkeypatch).code == 0
-    before = {path.name for path in tmp_path.iterdir()}
-    done = run_program(line, tmp_path, monkeypatch)
+    before = listing(traces)
+    done = run_program(line, traces, monkeypatch)
     assert done.code == 2, done.crash
     assert message in " ".join(done.err.split())
-    assert {path.name for path in tmp_path.iterdir()} == before
+    assert listing(traces) == before
 
 
 def test_the_round_trip_of_a_shipped_model_keeps_tokens_a_pass(tmp_path: Path) -> None:
