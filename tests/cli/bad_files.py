@@ -1,18 +1,17 @@
 """What users hand in by mistake: text as checkpoints, archives cut short, edited manifests, logs of others."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from tests.cli.program import run_program
 from tests.run_logs import edit_log, log_bytes
 from underpaint.training.target import CONFIG as TARGET
 from underpaint.training.tokenizer import CONFIG
@@ -174,12 +173,13 @@ def _shards(folder: Path) -> None:
 
 def _recorded(folder: Path) -> None:
     """A real comparison, trace and results, and what can go wrong with them by hand."""
-    program = [sys.executable, "-m", "underpaint"]
     for line in (
         f"{COMPARED} --out compared",
         "trace --prompts-count 1 --resolution 64 --depths 2 --keep 8 --out real.npz",
     ):
-        subprocess.run([*program, *line.split()], cwd=folder, check=True, capture_output=True, env=environment())
+        with pytest.MonkeyPatch.context() as patch:
+            ran = run_program(line, folder, patch)
+        assert (ran.code, ran.crash) == (0, ""), ran.err
     log = folder / "compared" / "drawings.jsonl"
 
     def edited(name: str, change: Callable[[dict[str, Any]], None], line: int = 1) -> None:
@@ -272,9 +272,3 @@ def _plugins(folder: Path) -> None:
     broken += "\n\ndef _kept_anyway(tree, node, children, target, chance):\n"
     (folder / "liar.py").write_text(broken + "    return SiblingOutcome(children[0], target)\n")
     (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n\n\nnumber = 3\n")
-
-
-def environment() -> Mapping[str, str]:
-    """For a child that runs this checkout."""
-    root = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": root}

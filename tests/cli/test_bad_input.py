@@ -1,6 +1,8 @@
 """Bad input, command by command: exit code 2, one message that says what to do, nothing written, no traceback."""
 
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import underpaint.runtime.device.language  # noqa: F401  (before a test's export
 from tests.cli.bad_commands import COMMANDS
 from tests.cli.bad_files import make_files
 from tests.cli.program import listing, run_program, subcommands
+from underpaint.runtime.pipeline import Pipeline
 
 MOST_SECONDS = 5.0
 HUNG_SECONDS = 300.0
@@ -17,15 +20,29 @@ _USAGE = re.compile(r"^usage:", re.IGNORECASE)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory, cost_curves: None) -> Path:
+def opened_once() -> Iterator[None]:
+    """Commands that name the same models share one pipeline; models that do not open are opened by each command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pipeline, "open", lru_cache(maxsize=4)(Pipeline.open))
+        yield
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, cost_curves: None, opened_once: None) -> Path:
     folder = tmp_path_factory.mktemp("bad")
     make_files(folder)
     return folder
 
 
+@pytest.fixture(scope="module")
+def before(files: Path) -> dict[str, tuple[int, int]]:
+    return listing(files)
+
+
 @pytest.mark.parametrize(("line", "says"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_bad_input_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str) -> None:
-    before = listing(files)
+def test_bad_input_is_refused(
+    files: Path, before: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch, line: str, says: str
+) -> None:
     ran = run_program(line, files, monkeypatch)
     assert not ran.crash, ran.crash
     assert ran.code == 2, (ran.code, ran.out, ran.err)
