@@ -73,12 +73,13 @@ def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @contextmanager
 def few_cycles() -> Iterator[None]:
     """Within it, cost curves are measured on few cycles: where no test asks for times, none has to be exact."""
-    from underpaint.runtime.costs import in_cycle, machine_curve
+    from underpaint.runtime.costs import in_cycle, machine_curve, passes
 
     with pytest.MonkeyPatch.context() as patch:
-        for cycles in ("WARM_UP", "MOST_CYCLES"):
-            patch.setattr(in_cycle, cycles, 6)
-        patch.setitem(machine_curve._ROUNDS, False, 3)
+        patch.setattr(in_cycle, "WARM_UP", 1)
+        patch.setattr(in_cycle, "MOST_CYCLES", 6)
+        patch.setattr(passes, "_WARM_UP", 0)
+        patch.setitem(machine_curve._ROUNDS, False, 1)
         patch.setitem(machine_curve._IMAGES, False, 1)
         yield
 
