@@ -161,8 +161,11 @@ def exact_report(
         used = {
             name: str(one) if isinstance(one, Enum) else one for name, one in _settings_of(spec, built_rule).items()
         }
+        if report is not None and used == report.settings:
+            return report
         return _measure(spec, built_rule, shape, built_policy, world, used, max_nodes)
 
+    report: ExactReport | None = None
     report = measured({})
     residuals = {
         str(residual): ResidualReport(one.total_variation, one.total_variation_cycle, one.accepted_tokens, one.passes)
