@@ -18,7 +18,7 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.checkpoints import load_sampler, load_vq, vq_config
-from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.files import CheckpointError, read_checkpoint
 from underpaint.runtime.resampling.registry import open_resampler
 from underpaint.runtime.resampling.resampler import TokenResampler
 from underpaint.training.pictures import FolderPictures
@@ -132,12 +132,16 @@ def test_check_holds_them_against_their_checkpoints(folders: tuple[Path, Path], 
 
 
 def test_what_does_not_belong_is_refused_and_nothing_is_written(
-    runs: Path, folders: tuple[Path, Path], tmp_path: Path
+    runs: Path, folders: tuple[Path, Path], tmp_path: Path, tokenizer: Path
 ) -> None:
     up = runs / NETWORKS[0] / "checkpoint.pt"
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     save_vq(tmp_path / "vq.pt", seed=9)
-    export_checkpoint(Request("vq", tmp_path / "vq.pt", neighbours=4), tmp_path / "other")
+    shutil.copytree(tokenizer, tmp_path / "other")
+    decoder = json.loads((tmp_path / "other" / "vq_decoder.json").read_text())
+    decoder["export"]["request"]["checkpoint"] = str(tmp_path / "vq.pt")
+    decoder["export"]["checkpoint_sha256"] = read_checkpoint(tmp_path / "vq.pt").digest()
+    (tmp_path / "other" / "vq_decoder.json").write_text(json.dumps(decoder))
     for request, out, error, message in (
         (Request("sampler", up), tmp_path / "new", ManifestError, "holds no tokenizer for 'sampler_up_ce'"),
         (Request("sampler", up), tmp_path / "other", ValueError, "trained with the tokenizer"),

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from tests.published.checkpoints import HEADS, eagle_weights, save_llamagen, save_vq
+from tests.published.checkpoints import HEADS, eagle_weights, save_llamagen
 from underpaint.algos.chance import Role
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -20,6 +20,8 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import INDEX
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.store import Origin, staged
+from underpaint.export.tokenizer import store_codes
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import Drawing, draw, noise_of
@@ -27,6 +29,7 @@ from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.methods.settings import overridden
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.zoo.load import read_codebook
 
 SIDE = 8
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
@@ -217,9 +220,9 @@ def test_folders_that_do_not_belong_together_are_refused(folders: tuple[Path, Pa
         r"expected a target that takes 1 id\(s\) from 0 to 5, as .* takes features \[1 to 3, 12\]",
         tmp_path / "captions",
     )
-    save_vq(tmp_path / "vq.pt", seed=9)
     shutil.copytree(low, tmp_path / "codes")
-    export_checkpoint(Request("vq", tmp_path / "vq.pt", neighbours=24), tmp_path / "codes")
+    with staged(tmp_path / "codes") as aside:
+        store_codes(read_codebook(low)[::-1], 24, aside, Origin("", ""))
     refused("expected the codebook .* one tokenizer", tmp_path / "codes")
     for part, message in (("codebook.json", "lacks codebook"), (INDEX, "older format; make the folder again")):
         (tmp_path / "lacking").mkdir()
