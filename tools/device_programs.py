@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from functools import cache
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -159,6 +160,11 @@ class _Marked:
             return self._decoder.logits(features)
 
 
+_FAKE: Final = FakeTensorMode()
+"""One mode for all counts, so that they share decoders."""
+
+
+@cache
 def _on_a_gpu(config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int) -> DecoderForward:
     """Return a forward without numbers that does the same as on a GPU, on whatever device its shapes are."""
     forward = DecoderForward(shapes_alone(config, dtype, device), rows)
@@ -200,7 +206,7 @@ def count_cycle(
     policy chose, without its read-back. PyTorch raises DataDependentOutputException if something would wait.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
-    with FakeTensorMode(), torch.no_grad():
+    with _FAKE, torch.no_grad():
         graphs = EngineGraphs(_Uncounted(), _Uncounted())
 
         def forward(config: DecoderConfig) -> DeviceDecoder:
@@ -235,7 +241,7 @@ def count_islands(
     from underpaint.models.sampler import SamplerConfig, TokenSampler
 
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
-    with FakeTensorMode(), torch.no_grad():
+    with _FAKE, torch.no_grad():
         grid = Grid(config.grid_side, config.width)
         small = Grid(grid.height // method.ratio, grid.width // method.ratio)
         low = replace(config, grid_side=small.height, grid_width=small.width)
