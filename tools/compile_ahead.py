@@ -4,15 +4,22 @@
 LlamaGen-XL and 7B, and prints JSON; the exit code is 1 if a kernel exceeds the budget. Of kernels that differ only in
 sizes, the largest are compiled, which need most registers. Those that need many on the first GPU, and each kernel's
 heaviest, are also compiled for the others. `--every-size` compiles all for all (half an hour). Slots are not counted.
+
+`tools/compiled_kernels.json` records what the compiler gave, by a hash of all that it read: the kernel's source with
+every function that it calls, types, constants and options. Only what the record lacks is compiled, and a sample of the
+entries that it has, to compare. Another Triton or assembler than the record's compiles everything. `python -m
+tools.compile_ahead --record` compiles what is new, and drops what no launch needs; run it after changing a kernel. If
+the record is deleted first, everything is compiled, as each night.
 """
 
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from math import prod
 from operator import ge
 from pathlib import Path
@@ -53,6 +60,12 @@ BUDGETS: Final = {"3.6": Budget(254, 80), "3.9": Budget(224, 16)}
 On sm_90, Triton 3.6 needs 250 registers for `ready_kernel` and 229 for `attention_kernel`; `walk_drawn_kernel` spills.
 """
 EVERY_SIZE: Final = "--every-size"
+RECORD: Final = "--record"
+RECORD_FILE: Final = Path(__file__).with_name("compiled_kernels.json")
+SAMPLE: Final = 16
+"""Entries of the record that are compiled again and compared. Other kernels give another sample."""
+ISSUED: Final = ("ar", "eagle2", "adt", "opt-tree", "chain", "delayed", "traversal", "gsd")
+"""Methods whose slots on sm_90 are recorded."""
 MANY_REGISTERS: Final = 112
 """Half of the strictest budget: a kernel with no more on sm_90 needs at most 162 on sm_80 and sm_120."""
 LAYERS: Final = 2
@@ -172,14 +185,116 @@ def heaviest(launches: Sequence[Launch], compiled: Sequence[Compiled]) -> list[L
     return [launch for launch, one in pairs if one.registers > MANY_REGISTERS or one is most[one.name]]
 
 
-class _Binary(NamedTuple):
-    registers: int
-    stack: int
-    shared: int
-    cubin: bytes
+@cache
+def _compiler() -> str:
+    """Return Triton's version, with a hash of its assemblers' versions and of the environment that changes code."""
+    if INTERPRETED:
+        raise RuntimeError("kernels are interpreted in this process; set UNDERPAINT_TRITON=compile before importing")
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+
+    assemblers = [_backend(capability).hash() for capability in CAPABILITIES]
+    return f"{TRITON} {_digest(assemblers, sorted(get_cache_invalidating_env_vars().items()))}"
 
 
-_BINARIES: Final[dict[str, _Binary]] = {}
+@cache
+def _backend(capability: int) -> Any:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import make_backend
+
+    return make_backend(GPUTarget("cuda", capability, 32))
+
+
+@cache
+def _options_hash(capability: int, warps: int, stages: int) -> str:
+    return str(_backend(capability).parse_options(_options(warps, stages)).hash())
+
+
+def _options(warps: int, stages: int) -> dict[str, Any]:
+    return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": False}
+
+
+def _source(launch: Launch) -> Any:
+    from triton.compiler import ASTSource
+
+    types, constants = signature(launch)
+    return ASTSource(launch.function, types, constants, _divisible(launch))
+
+
+def _digest(*parts: Any) -> str:
+    return sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+@cache
+def _record() -> dict[str, list[int]]:
+    """Return [registers, stack, shared] or [slots] by key; nothing if another compiler gave them."""
+    record = json.loads(RECORD_FILE.read_text()) if RECORD_FILE.exists() else {}
+    return record["figures"] if record.get("compiler") == _compiler() else {}
+
+
+@cache
+def _sample() -> set[str]:
+    keys = _digest(*_record())
+    return set(sorted(_record(), key=lambda key: _digest(keys, key))[:SAMPLE])
+
+
+_FIGURES: Final[dict[str, list[int]]] = {}
+"""Those that this process has used, of the record or compiled."""
+_KEYS: Final[dict[str, str]] = {}
+
+
+def _figures(key: str, compute: Callable[[], list[int]]) -> list[int]:
+    """Return the figures of a key, which are computed if the record lacks them, and compared if it is in the sample."""
+    if key not in _FIGURES:
+        recorded = _record().get(key)
+        figures = compute() if recorded is None or key in _sample() else recorded
+        if recorded not in (None, figures):
+            raise RuntimeError(
+                f"{RECORD_FILE.name}: expected {recorded} for {key}, the compiler gave {figures}; delete the file and "
+                f"run python -m tools.compile_ahead {RECORD}"
+            )
+        _FIGURES[key] = figures
+    return _FIGURES[key]
+
+
+@cache
+def _sass_hash() -> str:
+    return _digest(Path(sass.__file__).read_text(encoding="utf-8"))
+
+
+def _numbers(argument: Any) -> Any:
+    """Return an argument with the shapes of its tensors instead of the tensors."""
+    if isinstance(argument, tuple):
+        return [*map(_numbers, argument)]
+    return list(argument.shape) if isinstance(argument, Tensor) else argument
+
+
+def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Compiled:
+    """Return what the record has of a launch, or compile it; errors of Triton pass through."""
+    inputs = repr((capability, launch.name, *signature(launch), launch.warps, launch.stages, _divisible(launch)))
+    if inputs not in _KEYS:
+        compiler, options = _compiler(), _options_hash(capability, launch.warps, launch.stages)
+        _KEYS[inputs] = f"{launch.name} {capability} {_digest(compiler, _source(launch).hash(), options)}"
+    key = _KEYS[inputs]
+    registers, stack, shared = _figures(key, lambda: _usage(launch, capability))
+    slots = 0
+    if count_slots:
+        names = dict(zip(launch.function.arg_names, launch.arguments, strict=False)) | launch.constants | launch.trips
+        numbers = {name: _numbers(value) for name, value in names.items()}
+
+        def count() -> list[int]:
+            return [round(sass.slots(_blocks_of(_compile(launch, capability).asm["cubin"]), KERNELS, names))]
+
+        (slots,) = _figures(f"{key} {_digest(_sass_hash(), numbers)}", count)
+    sizes = (launch.warps, prod(launch.grid), slots, launch.bytes)
+    return Compiled(launch.name, capability, registers, stack, shared, *sizes)
+
+
+def _compile(launch: Launch, capability: int) -> Any:
+    """Return Triton's kernel, which its cache keeps."""
+    import triton
+
+    options = _options(launch.warps, launch.stages)
+    return triton.compile(_source(launch), target=_backend(capability).target, options=options)
 
 
 @cache
@@ -187,32 +302,13 @@ def _blocks_of(cubin: bytes) -> list[sass.Block]:
     return sass.blocks_of(sass.listing_of(cubin))
 
 
-def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Compiled:
-    """Compile one launch; errors of Triton pass through. Counting the slots of a new binary takes 0.4 s."""
-    key = repr((capability, launch.name, *signature(launch), launch.warps, _divisible(launch)))
-    binary = _BINARIES.get(key) or _BINARIES.setdefault(key, _compile(launch, capability))
-    names = dict(zip(launch.function.arg_names, launch.arguments, strict=False)) | launch.constants | launch.trips
-    slots = round(sass.slots(_blocks_of(binary.cubin), KERNELS, names)) if count_slots else 0
-    sizes = (launch.warps, prod(launch.grid), slots, launch.bytes)
-    return Compiled(launch.name, capability, binary.registers, binary.stack, binary.shared, *sizes)
-
-
-def _compile(launch: Launch, capability: int) -> _Binary:
-    if INTERPRETED:
-        raise RuntimeError("kernels are interpreted in this process; set UNDERPAINT_TRITON=compile before importing")
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    types, constants = signature(launch)
-    source = ASTSource(launch.function, types, constants, _divisible(launch))
-    options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
-    kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+def _usage(launch: Launch, capability: int) -> list[int]:
+    kernel = _compile(launch, capability)
     usage = sass.disassemble(kernel.asm["cubin"], "cuobjdump", "-res-usage")
     match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     if match is None:
         raise RuntimeError(f"cuobjdump: expected registers and stack, got {usage!r}")
-    return _Binary(int(match[1]), int(match[2]), int(kernel.metadata.shared), kernel.asm["cubin"])
+    return [int(match[1]), int(match[2]), int(kernel.metadata.shared)]
 
 
 def counted() -> list[Launch]:
@@ -241,10 +337,23 @@ def counted() -> list[Launch]:
     return launches
 
 
+def issued() -> list[Launch]:
+    """Return the launches whose slots are recorded."""
+    from tools.device_programs import count_cycle
+    from tools.device_sizes import SEVEN_B, XL, method_of
+
+    return [
+        launch
+        for config in (XL, SEVEN_B)
+        for name in ISSUED
+        for launch in count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
+    ]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Compile for the named capabilities (all if none is named); return 1 if a kernel exceeds the budget, else 0."""
-    every_size = EVERY_SIZE in arguments
-    capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
+    every_size, recording = EVERY_SIZE in arguments, RECORD in arguments
+    capabilities = [int(argument) for argument in arguments if argument.isdecimal()] or list(CAPABILITIES)
     chosen = distinct(counted()) if every_size else largest(counted())
     compiled_kernels = [compile_for(launch, capabilities[0], count_slots=False) for launch in chosen]
     if not every_size:
@@ -252,6 +361,18 @@ def main(arguments: Sequence[str]) -> int:
     compiled_kernels += [
         compile_for(launch, other, count_slots=False) for other in capabilities[1:] for launch in chosen
     ]
+    if recording:
+        for launch in issued():
+            compile_for(launch, MACHINES["h200"])
+        lines = [f"{json.dumps(key)}: {figures}" for key, figures in sorted(_FIGURES.items())]
+        head = f'{{"compiler": {json.dumps(_compiler())}, "figures": {{\n'
+        RECORD_FILE.write_text(head + ",\n".join(lines) + "\n}}\n")
+    elif _record() and not every_size and (lacking := _FIGURES.keys() - _record().keys()):
+        print(
+            f"{RECORD_FILE.name} lacks {len(lacking)} of {len(_FIGURES)} kernels, which were compiled; to record them, "
+            f"run python -m tools.compile_ahead {RECORD}",
+            file=sys.stderr,
+        )
     print(json.dumps([one._asdict() for one in compiled_kernels], indent=1))
     return int(not all(budget().holds(one) for one in compiled_kernels))
 

@@ -70,38 +70,49 @@ def test_what_waits_is_refused() -> None:
             count(lambda: done.zero_() if done.sum().item() else None)
 
 
-def compiled(*command: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, which compiles its kernels: this one interprets them."""
+COMPILED = f"""
+import sys
+from benchmarks import device_program
+from tools import compile_ahead
+device_program.main(["--machines", "h200,h100", "--methods", "{",".join(MOST_ISSUED)}"])
+sys.exit(compile_ahead.main([]))
+"""
+"""Run in a process of its own, which compiles its kernels: this one interprets them."""
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_within_its_budget_and_issues_few_instructions_outside_the_models() -> None:
     variables = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment = variables | {"UNDERPAINT_TRITON": "compile"}
-    return subprocess.run(
-        [sys.executable, "-m", *command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
-@pytest.mark.slow
-def test_what_lies_outside_the_models_is_cheap_by_the_instructions_that_it_issues() -> None:
-    process = compiled("benchmarks.device_program", "--machines", "h200,h100", "--methods", ",".join(MOST_ISSUED))
-    assert process.returncode == 0, process.stderr[-3000:]
-    report = json.loads(process.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", COMPILED]
+    process = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    lines, _, records = process.stdout.rpartition("\n[\n")
+    report = json.loads(lines.splitlines()[-1])
+    assert {row["method"] for row in report["rows"]} == {*MOST_ISSUED}
     for row in report["rows"]:
-        if row["method"] in MOST_ISSUED:
-            assert row["h200_outside_ms"] < MOST_ISSUED[row["method"]], row
-            assert row["h100_outside_ms"] < 0.1, row
+        assert row["h200_outside_ms"] < MOST_ISSUED[row["method"]], row
+        assert row["h100_outside_ms"] < 0.1, row
     rows = {(one["model"], one["name"]): one for one in report["kernels"]}
     assert rows["llamagen-xl", "probs_kernel"]["slots"] > rows["7b", "probs_kernel"]["slots"] > 1000
-
-
-@pytest.mark.slow
-def test_every_kernel_compiles_within_its_budget_for_every_gpu() -> None:
-    """In one process: counting every method's launches takes longer than to compile them once more from the cache."""
-    process = compiled("tools.compile_ahead")
-    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
-    records = json.loads(process.stdout)
     kernels = (ROOT / "runtime" / "device" / "kernels").glob("*.py")
     written = {name for file in kernels for name in re.findall(r"def (\w+_kernel)\(", file.read_text())}
     expected = {(capability, name) for capability in (80, 90, 120) for name in written}
-    assert {(one["capability"], one["name"]) for one in records} == expected
+    assert {(one["capability"], one["name"]) for one in json.loads("[" + records)} == expected
+    assert "compiled_kernels.json lacks" not in process.stderr, process.stderr
+
+
+def test_recorded_figures_are_compared_where_a_sample_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tools import compile_ahead
+
+    monkeypatch.setattr(compile_ahead, "_record", lambda: {"trusted": [1], "right": [2], "wrong": [3]})
+    monkeypatch.setattr(compile_ahead, "_sample", lambda: {"right", "wrong"})
+    monkeypatch.setattr(compile_ahead, "_FIGURES", {})
+    assert compile_ahead._figures("trusted", lambda: [0]) == [1]
+    assert compile_ahead._figures("right", lambda: [2]) == [2]
+    assert compile_ahead._figures("new", lambda: [4]) == [4]
+    with pytest.raises(RuntimeError, match=r"expected \[3\] for wrong, the compiler gave \[0\]"):
+        compile_ahead._figures("wrong", lambda: [0])
 
 
 def test_other_gpus_compile_each_kernel_s_heaviest_launch_and_all_with_many_registers() -> None:
