@@ -1,19 +1,40 @@
-"""Caches for Triton's interpreter, which otherwise repeats the same work at every operation of a kernel.
+"""Shortcuts for Triton's interpreter, which otherwise repeats the same work at every operation of a kernel.
 
-Launches are interpreted if there is no CUDA device. A third of their time went into building equal block types, equal
-shapes and a table of NumPy's types; these are now cached by value. A fifth of the rest (47 tests took 133 seconds, now
-105) went into operands that need no conversion, and into 64-bit results that nothing reads. The kernels' results do not
-change. All of this is for Triton 3.9, which the package requires; with any other version nothing is cached.
+Launches are interpreted if there is no CUDA device. Most of their time went into what is equal at every operation: the
+patches of Triton's language, types, shapes, checks of operands, and 64-bit results that nothing reads. Types, shapes
+and patches are now kept, and the commonest operators and casts are computed at once; Triton handles all other cases.
+The kernels' results do not change. All of this is for Triton 3.9, which the package requires; with any other version
+nothing is changed.
 """
 
-from types import ModuleType
+import inspect
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
 VERSION: Final = "3.9."
-_PATCHED: Final[set[frozenset[str]]] = set()
-"""Modules that the interpreter has patched since the last launch began."""
+_PATCHED: Final[set[Any]] = set()
+"""Modules and classes that the interpreter has patched since the last launch began."""
+_CONSTANTS: Final[dict[str, tuple[Any, type]]] = {
+    "int32": (np.int32, int),
+    "int64": (np.int64, int),
+    "uint64": (np.uint64, int),
+    "fp32": (np.float32, float),
+    "fp64": (np.float64, float),
+}
+"""NumPy's types by Triton's names, each with the type of Python's numbers that it takes as operands."""
+_BITS: Final = {"__and__": np.bitwise_and, "__or__": np.bitwise_or, "__xor__": np.bitwise_xor}
+_COMPARISONS: Final = {
+    "__lt__": np.less,
+    "__le__": np.less_equal,
+    "__gt__": np.greater,
+    "__ge__": np.greater_equal,
+    "__eq__": np.equal,
+    "__ne__": np.not_equal,
+}
+_OPERATORS: Final = {"__add__": np.add, "__sub__": np.subtract, "__mul__": np.multiply, **_BITS, **_COMPARISONS}
 
 
 def begin_launch() -> None:
@@ -22,32 +43,122 @@ def begin_launch() -> None:
 
 
 def remember() -> None:
-    """Install the caches. Call it once per process, before any kernel is launched."""
-    _patch_once_a_launch()
+    """Install the shortcuts. Call it once per process, before any kernel is launched."""
     _remember_numpy_types()
     _remember_blocks()
     _unwrap_at_once()
     _leave_operands_that_agree()
+    _check_handles_at_once()
+    _patch_once_a_launch()
 
 
 def _patch_once_a_launch() -> None:
-    """Patch Triton's language once per launch, not at every call of a helper; this halves the time."""
+    """Find what to patch once per process, and patch it once per launch, not at every call of a helper."""
+    from triton import language
+    from triton.language import core
     from triton.runtime import interpreter
 
-    patch = interpreter._patch_lang
+    builder = interpreter.interpreter_builder
 
-    def once(function: Any) -> Any:
-        seen = frozenset(
-            value.__name__
-            for value in function.__globals__.values()
-            if isinstance(value, ModuleType) and value.__name__.startswith("triton.language")
+    @cache
+    def modules(function: Any) -> list[Any]:
+        return [one for one in (language, core) if any(one is value for value in function.__globals__.values())]
+
+    @cache
+    def builtins(owner: Any) -> list[tuple[str, Any]]:
+        found = [(name, _with_semantics(member)) for name, member in inspect.getmembers(owner, core.is_builtin)]
+        return [(name, _operator(name, call) if owner is core.tensor else call) for name, call in found]
+
+    def patch_builtins(owner: Any, builder: Any, scope: Any) -> None:
+        if owner not in _PATCHED:
+            _PATCHED.add(owner)
+            for name, call in builtins(owner):
+                scope.set_attr(owner, name, call)
+
+    def patch(function: Any) -> Any:
+        scope = interpreter._LangPatchScope()
+        assert modules(function), "triton.language must be visible from within jit'd function"
+        for module in modules(function):
+            if module in _PATCHED:
+                continue
+            for owner in (module, core.tensor, language.math, core.tensor_descriptor_base):
+                patch_builtins(owner, builder, scope)
+            interpreter._patch_lang_tensor(core.tensor, scope)
+            interpreter._patch_lang_core(module, scope)
+        return scope
+
+    interpreter._patch_builtin, interpreter._patch_lang = patch_builtins, patch
+
+
+def _with_semantics(member: Any) -> Callable[..., Any]:
+    """Return a builtin that computes by NumPy."""
+    from triton.runtime import interpreter
+
+    function, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
+
+    def call(*args: Any, **named: Any) -> Any:
+        named["_semantic"] = semantic
+        return function(*args, **named)
+
+    return call
+
+
+def _operator(name: str, others: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator of tensors that computes the commonest cases at once, and calls `others` for the rest.
+
+    They are numbers of one type, and a pointer with an offset, where shapes agree or one operand is a scalar. NumPy
+    broadcasts a scalar itself, so it is not repeated first.
+    """
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    if name not in _OPERATORS:
+        return others
+    builder, semantic = interpreter.interpreter_builder, interpreter.interpreter_semantic
+    compute, compares, adds = _OPERATORS[name], name in _COMPARISONS, name == "__add__"
+    kinds = {"int32", "int64", "uint64"} | ({"int1"} if name in _BITS else {"fp32", "fp64"})
+    offsets = core.int32, core.int64
+    scalar = core.tensor(None, core.int32).shape
+
+    def operate(self: Any, other: Any) -> Any:
+        kind, type_, given = self.dtype, self.type, type(other)
+        pointer = adds and type(kind) is core.pointer_type
+        if (kind.name not in kinds and not pointer) or builder.options.debug:
+            return others(self, other)
+        if given is core.tensor:
+            left, right = self, other
+            if pointer:
+                if right.dtype is not offsets[0] and right.dtype is not offsets[1]:
+                    return others(self, other)
+            elif right.dtype is not kind:
+                if kind not in offsets or right.dtype not in offsets:
+                    return others(self, other)
+                left, right = semantic.cast(left, offsets[1]), semantic.cast(right, offsets[1])
+                type_ = left.type
+            if left.shape is not right.shape and right.shape is not scalar:
+                if left.shape is not scalar:
+                    return others(self, other)
+                type_ = right.type.with_element_ty(kind) if pointer else right.type
+            left, right = left.handle, right.handle
+        else:
+            if given is core.constexpr:
+                other = other.value
+                given = type(other)
+            number = offsets[0] if pointer else kind
+            dtype, allowed = _CONSTANTS.get(number.name, (None, None))
+            if given is not allowed:
+                return others(self, other)
+            try:
+                left, right = self.handle, interpreter.TensorHandle(np.array([other], dtype=dtype), number)
+            except OverflowError:
+                return others(self, other)
+        if pointer:
+            return core.tensor(builder.create_addptr(left, right), type_)
+        return core.tensor(
+            builder.binary_op(left, right, compute), type_.with_element_ty(core.int1) if compares else type_
         )
-        if seen in _PATCHED:
-            return None
-        _PATCHED.add(seen)
-        return patch(function)
 
-    interpreter._patch_lang = once
+    return operate
 
 
 def _remember_numpy_types() -> None:
@@ -77,6 +188,7 @@ def _remember_blocks() -> None:
 
     new_block, new_tensor = core.block_type.__init__, core.tensor.__init__
     blocks: dict[tuple[Any, ...], dict[str, Any]] = {}
+    like: dict[tuple[Any, ...], Any] = {}
     shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def sizes_of(shape: Any) -> tuple[int, ...] | None:
@@ -85,17 +197,26 @@ def _remember_blocks() -> None:
         sizes = tuple(one.value if isinstance(one, core.constexpr) else one for one in shape)
         return sizes if all(type(one) is int for one in sizes) else None
 
+    def key_of(element_ty: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+        space = element_ty.address_space if isinstance(element_ty, core.pointer_type) else None
+        return (element_ty.name, space, sizes)
+
     def block(self: Any, element_ty: Any, shape: Any) -> None:
         sizes = sizes_of(shape)
         if sizes is None:
             new_block(self, element_ty, shape)
             return
-        space = element_ty.address_space if isinstance(element_ty, core.pointer_type) else None
-        key = (element_ty.name, space, sizes)
+        key = key_of(element_ty, sizes)
         if key not in blocks:
             new_block(self, element_ty, shape)
             blocks[key] = dict(self.__dict__)
         self.__dict__.update(blocks[key])
+
+    def with_element_ty(self: Any, scalar_ty: Any) -> Any:
+        key = key_of(scalar_ty, tuple(self.shape.values))
+        if key not in like:
+            like[key] = core.block_type(scalar_ty, self.shape)
+        return like[key]
 
     def tensor(self: Any, handle: Any, type: Any) -> None:
         key = tuple(type.shape.values) if isinstance(type, core.block_type) else ()
@@ -106,6 +227,7 @@ def _remember_blocks() -> None:
         self.shape, self.numel = shapes[key]
 
     core.block_type.__init__ = block
+    core.block_type.with_element_ty = with_element_ty
     core.tensor.__init__ = tensor
 
 
@@ -122,26 +244,71 @@ def _unwrap_at_once() -> None:
     core._unwrap_if_constexpr = unwrapped
 
 
+def _check_handles_at_once() -> None:
+    """Check the size of a NumPy array's elements without looking at the type where a byte is enough for each."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    def fits(array: Any, kind: Any) -> bool:
+        bits: int = array.itemsize * 8
+        return bits == 8 or isinstance(kind, core.pointer_type) or bits <= kind.primitive_bitwidth
+
+    def handle(self: Any, data: Any, dtype: Any, attr: dict[str, Any] | None = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if not fits(data, dtype):
+            self.__post_init__()
+
+    interpreter._validate_np_data_size = fits
+    interpreter.TensorHandle.__init__ = handle
+
+
 def _leave_operands_that_agree() -> None:
     """Skip broadcasts between equal shapes and casts to the same type, and check for overflow only in debug mode.
 
-    Without the option `debug`, Triton computes in 64 bits whether a result overflows, and then drops the answer.
+    Without the option `debug`, Triton computes in 64 bits whether a result overflows, and then drops the answer. Casts
+    between numbers of 32 and 64 bits are NumPy's, and the type of a result is found once for each pair of types.
     """
+    from triton.language import core
     from triton.language.semantic import TritonSemantic
 
     broadcast, cast = TritonSemantic.broadcast_impl_value, TritonSemantic.cast
-    find_overflow = TritonSemantic.binary_op_sanitize_overflow_impl
+    find_overflow, find_type = TritonSemantic.binary_op_sanitize_overflow_impl, TritonSemantic.computation_type_impl
+    types: dict[tuple[Any, ...], Any] = {}
+    scalar = core.tensor(None, core.int32).shape
+
+    def splat(self: Any, value: Any, like: Any) -> Any:
+        type_ = like.with_element_ty(value.dtype)
+        return core.tensor(self.builder.create_splat(type_, value.handle), type_)
 
     def broadcast_if_different(self: Any, lhs: Any, rhs: Any) -> Any:
-        return (lhs, rhs) if lhs.shape is rhs.shape else broadcast(self, lhs, rhs)
+        if lhs.shape is rhs.shape:
+            return lhs, rhs
+        if rhs.shape is scalar:
+            return lhs, splat(self, rhs, lhs.type)
+        if lhs.shape is scalar:
+            return splat(self, lhs, rhs.type), rhs
+        return broadcast(self, lhs, rhs)
 
     def cast_if_different(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
-        return input if input.dtype is dst_ty else cast(self, input, dst_ty, fp_downcast_rounding)
+        kind, to = input.dtype, dst_ty.scalar
+        if kind is to:
+            return input
+        if fp_downcast_rounding is None and to.name in _CONSTANTS and (kind.name == "int1" or kind.name in _CONSTANTS):
+            type_ = input.type.with_element_ty(to)
+            return core.tensor(self.builder.cast_impl(input.handle, type_), type_)
+        return cast(self, input, dst_ty, fp_downcast_rounding)
 
     def overflow_in_debug(self: Any, lhs: Any, rhs: Any, binary_op: Any) -> None:
         if self.builder.options.debug:
             find_overflow(self, lhs, rhs, binary_op)
 
+    def type_once(self: Any, one: Any, is_scalar: bool, other: Any, other_is_scalar: bool, div_or_mod: bool) -> Any:
+        key = (one.name, is_scalar, other.name, other_is_scalar, div_or_mod)
+        if key not in types:
+            types[key] = find_type(self, one, is_scalar, other, other_is_scalar, div_or_mod)
+        return types[key]
+
     TritonSemantic.broadcast_impl_value = broadcast_if_different
     TritonSemantic.cast = cast_if_different
     TritonSemantic.binary_op_sanitize_overflow_impl = overflow_in_debug
+    TritonSemantic.computation_type_impl = type_once
