@@ -1,5 +1,7 @@
 """The judge and its recipe: shapes, damage, learning, and going on where a run stopped."""
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from torch.nn import functional
 from tests.training.sprites import made_up_sprites
 from underpaint.models.judge import Judge, JudgeConfig, load_judge, to_judge_side
 from underpaint.models.vq import VQConfig, VQModel
+from underpaint.training.data.batches import numbered_batch
 from underpaint.training.data.textured_render import TexturedSheet
 from underpaint.training.judge import JudgeSettings, accuracy, damage, judge_loss, reconstructed, train_judge
 from underpaint.training.loop import LoopSettings
@@ -18,8 +21,11 @@ SMALL = JudgeConfig(channels=(8, 8, 8, 8), features=16)
 
 
 @pytest.fixture(scope="module")
-def sheet() -> TexturedSheet:
-    return TexturedSheet(made_up_sprites())
+def sheet() -> Iterator[TexturedSheet]:
+    """While it lives, a batch of scenes is rendered once: the runs of this module have the same seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("underpaint.training.judge.numbered_batch", cache(numbered_batch))
+        yield TexturedSheet(made_up_sprites())
 
 
 def test_the_default_judge_is_small_and_scores_every_slot() -> None:
