@@ -27,6 +27,7 @@ from unittest.mock import patch
 import numpy as np
 
 from underpaint.algos.arrays import IntArray
+from underpaint.runtime.device import interpreter as shortcuts
 from underpaint.runtime.device.language import INTERPRETED
 
 assert INTERPRETED
@@ -153,7 +154,7 @@ def _line() -> str:
 
 
 def _is_machinery(module: str) -> bool:
-    return module == __name__ or module.startswith("triton.")
+    return module in (__name__, shortcuts.__name__) or module.startswith("triton.")
 
 
 def races_within(program: Program, threads: int) -> list[str]:
