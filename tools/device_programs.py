@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -160,8 +160,10 @@ class _Marked:
             return self._decoder.logits(features)
 
 
-_FAKE: Final = FakeTensorMode()
-"""One mode for all counts, so that they share decoders."""
+@cache
+def _fake_tensors() -> FakeTensorMode:
+    """One mode for all counts, so that they share decoders."""
+    return FakeTensorMode()
 
 
 @cache
@@ -206,7 +208,7 @@ def count_cycle(
     policy chose, without its read-back. PyTorch raises DataDependentOutputException if something would wait.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
-    with _FAKE, torch.no_grad():
+    with _fake_tensors(), torch.no_grad():
         graphs = EngineGraphs(_Uncounted(), _Uncounted())
 
         def forward(config: DecoderConfig) -> DeviceDecoder:
@@ -241,7 +243,7 @@ def count_islands(
     from underpaint.models.sampler import SamplerConfig, TokenSampler
 
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
-    with _FAKE, torch.no_grad():
+    with _fake_tensors(), torch.no_grad():
         grid = Grid(config.grid_side, config.width)
         small = Grid(grid.height // method.ratio, grid.width // method.ratio)
         low = replace(config, grid_side=small.height, grid_width=small.width)

@@ -80,6 +80,9 @@ def run(site: Path, folder: Path, *arguments: str, **more: str) -> subprocess.Co
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
+MODELS = "underpaint_zoo/models/"
+
+
 def test_the_models_are_a_distribution_of_their_own(wheels: Wheels) -> None:
     assert wheels.core.stat().st_size < MOST_CORE_BYTES
     assert wheels.zoo.stat().st_size < MOST_ZOO_BYTES
@@ -87,9 +90,12 @@ def test_the_models_are_a_distribution_of_their_own(wheels: Wheels) -> None:
     assert {"underpaint/py.typed", "underpaint/runtime/page/page.html", "underpaint/zoo/load.py"} <= core
     assert not [name for name in core if name.endswith((".onnx", ".npz", ".safetensors"))]
     assert not [name for name in core if not name.startswith("underpaint")]
-    tracked = {path.name for kind in ("json", "onnx", "npz", "safetensors") for path in ROOT.glob(f"zoo/*.{kind}")}
-    inside = {name.removeprefix("underpaint_zoo/models/") for name in zoo if name.startswith("underpaint_zoo/models/")}
-    assert inside == tracked
+    tracked = {path.name: path for kind in ("json", "onnx", "npz", "safetensors") for path in ROOT.glob(f"zoo/*.{kind}")}
+    inside = {name.removeprefix(MODELS): name for name in zoo if name.startswith(MODELS)}
+    assert inside.keys() == tracked.keys()
+    with zipfile.ZipFile(wheels.zoo) as archive:
+        for name, path in tracked.items():
+            assert archive.read(inside[name]) == path.read_bytes(), name
 
 
 NEEDS_NO_MODELS = (
