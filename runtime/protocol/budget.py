@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cache
-from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from underpaint.runtime.evaluation.comparison import BASELINE
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 LEAST: Final = 4
 """Smallest number of prompts that a time budget leaves to a method."""
-GOLDEN: Final = (sqrt(5.0) - 1.0) / 2.0
 
 
 def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
@@ -31,29 +28,14 @@ def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[in
     return {(place, name): most[place] if name == BASELINE else count for (place, name), count in counts.items()}
 
 
-@cache
-def _rounds_of(count: int, rounds: int) -> frozenset[int]:
-    """The rounds with the smallest fractional parts of their multiples of the golden ratio; the first is among them."""
-    return frozenset(sorted(range(rounds), key=lambda turn: turn * GOLDEN % 1.0)[:count])
-
-
-def draws_in_round(turn: int, count: int, rounds: int) -> bool:
-    """Whether round `turn` has one of `count` drawings of a method, the first of them in the first round.
-
-    The speed of a machine changes within an hour, so a method with few drawings is spread over the whole run. If a run
-    gets more hours, both numbers grow and almost all drawings stay in the plan: a round has one where the fractional
-    part of its multiple of the golden ratio is small, and these parts fill the unit interval evenly.
-    """
-    return turn in _rounds_of(count, rounds)
-
-
 def fit_counts(
     counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
 ) -> dict[tuple[int, str], int]:
     """Limit every method to the same number of prompts, the largest that the budget allows, but no fewer than `LEAST`.
 
     Slow methods get no fewer than fast ones: from prompt to prompt their times differ at least as much, and the least
-    certain speedup of a table decides how far it can be trusted. A larger budget adds rounds to those of a smaller one.
+    certain speedup of a table decides how far it can be trusted. A larger budget adds rounds to those of a smaller one,
+    so that all drawings of a round were made within minutes, in whatever sitting.
 
     Args:
         counts: Wanted number of prompts, by any key.

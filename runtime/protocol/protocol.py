@@ -25,7 +25,7 @@ from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.preset_file import PresetFile
 from underpaint.runtime.methods.registry import PAPER, TUNED
 from underpaint.runtime.models import OpenModels
-from underpaint.runtime.protocol.budget import LEAST, draws_in_round, fit_counts, with_baseline_counts
+from underpaint.runtime.protocol.budget import LEAST, fit_counts, with_baseline_counts
 
 VERSION: Final = 1
 TEMPERATURES: Final = (1.0, 0.0)
@@ -133,16 +133,9 @@ class Protocol:
         return [key for turn in range(most if rounds is None else min(rounds, most)) for key in self._round(turn)]
 
     def _round(self, turn: int) -> Iterator[DrawingKey]:
-        most = max(self.counts.values())
         for place, model in enumerate(self.run.models):
             caption = model.comparison.conditions[turn].caption()
-            baseline_count = self.counts[place, BASELINE]
-            if not draws_in_round(turn, baseline_count, most):
-                continue
-            # The rounds of this temperature.
-            earlier_rounds = sum(draws_in_round(before, baseline_count, most) for before in range(turn))
-            counts = {one.name: self.counts[place, one.name] for one in model.comparison.methods}
-            names = [name for name, count in counts.items() if draws_in_round(earlier_rounds, count, baseline_count)]
+            names = [one.name for one in model.comparison.methods if turn < self.counts[place, one.name]]
             if len(names) > 1:
                 first = turn % len(names)
                 yield from (DrawingKey(name, caption, 0, place) for name in names[first:] + names[:first])

@@ -15,7 +15,7 @@ from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report_row import ReportRow
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.settings import settings_to_tune
-from underpaint.runtime.protocol.budget import LEAST, draws_in_round, fit_counts, with_baseline_counts
+from underpaint.runtime.protocol.budget import LEAST, fit_counts, with_baseline_counts
 from underpaint.runtime.protocol.protocol import Protocol, Sizes
 from underpaint.runtime.protocol.settings_search import QualityBound, drawings_of, rounds
 
@@ -79,24 +79,6 @@ def test_every_method_gets_the_most_prompts_that_fit_into_a_budget(budget: float
     assert fit_counts(wanted, seconds, budget) == (fits[-1] if fits else limited(LEAST))
 
 
-@given(st.integers(1, 120).flatmap(lambda rounds: st.tuples(st.integers(1, rounds), st.just(rounds))))
-def test_few_drawings_are_spread_evenly_over_all_rounds(drawn: tuple[int, int]) -> None:
-    count, rounds = drawn
-    turns = [turn for turn in range(rounds) if draws_in_round(turn, count, rounds)]
-    assert turns[0] == 0
-    assert len(turns) == count
-    for end in range(rounds + 1):
-        assert abs(sum(turn < end for turn in turns) - end * count / rounds) <= 2.0
-
-
-@given(st.integers(1, 60).flatmap(lambda rounds: st.tuples(st.integers(1, rounds), st.just(rounds))), st.integers(2, 4))
-def test_a_run_with_more_hours_keeps_its_drawings(drawn: tuple[int, int], hours: int) -> None:
-    count, rounds = drawn
-    turns = {turn for turn in range(rounds) if draws_in_round(turn, count, rounds)}
-    kept_turns = {turn for turn in turns if draws_in_round(turn, hours * count, hours * rounds)}
-    assert len(turns - kept_turns) <= 2
-
-
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=4))
 def test_every_drawing_of_the_protocol_has_plain_autoregression_on_its_prompt(sizes: list[tuple[int, int]]) -> None:
     method_counts = {(place, f"m{at}"): count for at, counts in enumerate(sizes) for place, count in enumerate(counts)}
@@ -110,6 +92,8 @@ def test_every_drawing_of_the_protocol_has_plain_autoregression_on_its_prompt(si
     assert Counter((job.model, job.method) for job in jobs) == counts
     plain = {(job.model, job.prompt) for job in jobs if job.method == BASELINE}
     assert {(job.model, job.prompt) for job in jobs} == plain
+    fewer = Protocol(cast(RunPlan, run), (), {key: min(count, 3) for key, count in counts.items()}).jobs()
+    assert jobs[: len(fewer)] == fewer  # more hours add rounds behind those that are drawn
 
 
 def test_the_protocol_at_a_smaller_scale_keeps_the_least() -> None:
