@@ -300,9 +300,10 @@ def accelerate(
             each size is also captured as a CUDA graph. The first passes of each size take longer.
         kernels: Whether the device runtime's kernels run whole cycles around the model's layers, captured as a CUDA
             graph if possible. None uses them on a GPU if the method has a device form. `Drawing.loop` reports it.
+
     Returns:
-        A model with `generate`.
         A model with a `generate` method.
+
     Raises:
         LiveModelError: A model class without a family, or options that do not fit the model.
         ValueError: An unknown method or setting.
