@@ -72,7 +72,7 @@ def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @contextmanager
 def few_cycles() -> Iterator[None]:
-    """Within it, cost curves are measured on few cycles: where no test asks for times, none has to be exact."""
+    """Within it, cost curves are rough: one round of passes without warm-up, and few cycles. No test asks for times."""
     from underpaint.runtime.costs import in_cycle, machine_curve, passes
 
     with pytest.MonkeyPatch.context() as patch:

@@ -79,8 +79,7 @@ class _Search(Generic[Outcome]):
 
     def outcomes(self, items: IntArray, points: IntArray) -> list[Outcome]:
         """Outcomes from `ask`; repeated points are cached."""
-        content, size = points.tobytes(), points.itemsize * self.dims
-        keys = [(item, content[place * size : (place + 1) * size]) for place, item in enumerate(items.tolist())]
+        keys = [(int(item), point.tobytes()) for item, point in zip(items, points, strict=True)]
         new = {key: place for place, key in enumerate(keys) if key not in self.cache}
         if new:
             places = np.array(list(new.values()))

@@ -156,6 +156,8 @@ def exact_report(
     rule_settings = {**_codebook_settings(spec, world, settings), **settings}
     built_policy = build(shape.make, policy_settings, f"policy '{shape.name}'")
 
+    report: ExactReport | None = None  # of the residual in use, which is not measured again
+
     def measured(overrides: Mapping[str, Any]) -> ExactReport:
         built_rule = build(spec.make, {**rule_settings, **overrides}, f"rule '{rule}'")
         used = {
@@ -165,7 +167,6 @@ def exact_report(
             return report
         return _measure(spec, built_rule, shape, built_policy, world, used, max_nodes)
 
-    report: ExactReport | None = None
     report = measured({})
     residuals = {
         str(residual): ResidualReport(one.total_variation, one.total_variation_cycle, one.accepted_tokens, one.passes)

@@ -35,10 +35,11 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def outcomes_with(plugins: Iterable[str | Path], only: str, **environment: str) -> list[tuple[str, str]]:
-    """Run the tests that `only` selects with plug-ins, and return each one's outcome and id."""
+def outcomes_with(plugins: Iterable[str | Path], only: str, code: int, **environment: str) -> list[tuple[str, str]]:
+    """Run the tests that `only` selects with plug-ins, and return each one's outcome and id. code: of pytest."""
     command = ("pytest", "-q", "--tb=no", "-rpfE", "-p", "no:cacheprovider", *MODULES, "-k", only)
     done = run(*command, **environment, UNDERPAINT_PLUGINS=",".join(map(str, plugins)))
+    assert done.returncode == code, done.stdout + done.stderr
     return re.findall(r"^(PASSED|FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
 
 
@@ -61,7 +62,7 @@ def test_the_tests_over_the_registries_cover_plug_ins(tmp_path: Path) -> None:
         "test_lossless and last_first or (test_lossless or test_relaxed or test_bias) and lenient "
         "or (test_rules or test_decoding) and first_only or test_growth and one_token"
     )
-    outcomes = outcomes_with((EXAMPLE, RELAXED, ON_DEVICE, tmp_path / "one_token.py"), only)
+    outcomes = outcomes_with((EXAMPLE, RELAXED, ON_DEVICE, tmp_path / "one_token.py"), only, 0)
     assert {outcome for outcome, _ in outcomes} == {"PASSED"}, outcomes
     ids = [test for _, test in outcomes]
     for name in ("last_first", "lenient"):
@@ -87,8 +88,11 @@ def test_wrong_plug_ins_are_caught(tmp_path: Path) -> None:
         plugins.append(tmp_path / f"lenient_{place}.py")
         plugins[-1].write_text(text.replace(old, new).replace('"lenient"', f'"lenient_{place}"'))
         caught.append((f"lenient_{place}", "test_relaxed", fails))
-    only = " or ".join(" and ".join(one) for one in caught)
-    outcomes = outcomes_with(plugins, only, HYPOTHESIS_PROFILE="no_shrink")  # the smallest case matters to nobody
+    plugins.append(tmp_path / "lenient_right.py")  # neither its name nor the wrong rules beside it make a rule fail
+    plugins[-1].write_text((ROOT / RELAXED).read_text().replace('"lenient"', '"lenient_right"'))
+    only = " or ".join([*(" and ".join(one) for one in caught), "test_relaxed and lenient_right"])
+    outcomes = outcomes_with(plugins, only, 1, HYPOTHESIS_PROFILE="no_shrink")  # the smallest case matters to nobody
+    assert {outcome for outcome, one in outcomes if "lenient_right" in one} == {"PASSED"}, outcomes
     for name, module, test in caught:
         failed = [one for outcome, one in outcomes if outcome == "FAILED" and name in one]
         assert any(f"{module}.py::{test}" in one for one in failed), (name, outcomes)

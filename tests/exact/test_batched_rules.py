@@ -74,8 +74,8 @@ class DrafterAfter(TableDrafter):
 def exact_outcomes(model: TableModel, scheme: Scheme) -> dict[tuple[int, ...], float]:
     """The distribution of an image's tokens and its number of cycles, by the reference.
 
-    The tables, policies and rules keep nothing between cycles but the tokens, so the next cycle is enumerated once per
-    prefix, not once per branch that leads there.
+    The next cycle is enumerated once per prefix, not once per branch that leads there: another test compares this with
+    whole runs.
     """
 
     @cache
@@ -87,24 +87,46 @@ def exact_outcomes(model: TableModel, scheme: Scheme) -> dict[tuple[int, ...], f
 
     done: dict[tuple[int, ...], float] = {}
     first = enumerate_decoding(TableTarget(model, 0), None, scheme.policy, scheme.rule, 8, cycle_count=1)
-    level = [(run.tokens, 1, weight) for run, weight in first.items()]
-    while level:
-        tokens, count, weight = level.pop()
+    unfinished = [(run.tokens, 1, weight) for run, weight in first.items()]
+    while unfinished:
+        tokens, count, weight = unfinished.pop()
         if len(tokens) == model.grid.cells:
             done[*tokens, count] = done.get((*tokens, count), 0.0) + weight
         else:
-            level += [((*tokens, *more), count + 1, weight * share) for more, share in next_tokens(tokens).items()]
+            for more, share in next_tokens(tokens).items():
+                unfinished.append(((*tokens, *more), count + 1, weight * share))
     return done
+
+
+def model_and_scheme(rule: str, drawn: Drawn, settings: dict[str, Any]) -> tuple[TableModel, Scheme]:
+    policy, shape = (CHAINS if RULES[rule].needs_chain else TREES)[drawn]
+    size = {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5, "concentration": 1.0, "error": 0.8}
+    model = make_synthetic_model("dirichlet", size)
+    return model, make_scheme(model, policy, rule, shape, settings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "drawn", "settings"), [*{case.values[:2]: case for case in reversed(cases())}.values()]
+)
+def test_cycles_by_prefix_make_the_whole_runs_of_the_reference(
+    rule: str, drawn: Drawn, settings: dict[str, Any]
+) -> None:
+    """One case of every rule and kind of tree: neither keeps anything between cycles but the tokens."""
+    model, scheme = model_and_scheme(rule, drawn, settings)
+    whole: dict[tuple[int, ...], float] = {}
+    for run, weight in enumerate_decoding(
+        TableTarget(model, 0), TableDrafter(model, 0), scheme.policy, scheme.rule, 8
+    ).items():
+        outcome = (*run.tokens, len(run.accepted))
+        whole[outcome] = whole.get(outcome, 0.0) + weight
+    assert exact_outcomes(model, scheme) == pytest.approx(whole, abs=1e-12)
 
 
 @pytest.mark.parametrize(("rule", "drawn", "settings"), cases())
 def test_the_batched_form_has_the_distribution_of_the_reference(
     rule: str, drawn: Drawn, settings: dict[str, Any]
 ) -> None:
-    policy, shape = (CHAINS if RULES[rule].needs_chain else TREES)[drawn]
-    size = {"vocab_size": 3, "height": 1, "width": 4, "images": 1, "rows": 5, "concentration": 1.0, "error": 0.8}
-    model = make_synthetic_model("dirichlet", size)
-    scheme = make_scheme(model, policy, rule, shape, settings)
+    model, scheme = model_and_scheme(rule, drawn, settings)
     assert scheme.vectorised
     exact = exact_outcomes(model, scheme)
     result = run_lockstep(model, scheme, IMAGES, 1)

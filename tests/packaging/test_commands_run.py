@@ -1,9 +1,9 @@
 """Every command of the documents that no tag excuses is run as written, on the wheel, outside the checkout.
 
 A page is run from top to bottom in a folder of its own, as a reader would. What a reader has to bring lies there. A
-command that an earlier page has too runs there only. The README has the shipped models for all but its comparison, and
-so has the page whose commands fail where those are not sound. All other commands have the same with a small target and
-drafter: what a command does with them is the same.
+page's first commands are left out where an earlier page has them. The README's commands, except its comparison, run on
+the shipped models, and so do those of check-invariance.md, which fail on unsound models. All other commands run on
+models with a small target and drafter, with which they do the same.
 """
 
 import os
@@ -43,11 +43,14 @@ ON_SHIPPED = ("README.md", "docs/how-to/check-invariance.md")
 
 
 def commands_to_run() -> dict[str, list[Command]]:
-    """By page, the commands that no tag excuses; those that an earlier page has are left out."""
+    """By page, the commands that no tag excuses, without the first ones of a page that an earlier page has too."""
     by_page: dict[str, list[Command]] = {}
-    first_page: dict[str, str] = {}
+    first_page: dict[tuple[str, int], str] = {}
     for one in documented_commands():
-        if one.why_not_run is None and first_page.setdefault(one.line.partition(" #")[0].strip(), one.page) == one.page:
+        if one.why_not_run is not None:
+            continue
+        command = re.sub(r"\s+#[^\"']*$", "", one.line), one.exit_code
+        if first_page.setdefault(command, one.page) == one.page or one.page in by_page:
             by_page.setdefault(one.page, []).append(one)
     return by_page
 

@@ -55,10 +55,10 @@ def compared(folder: Path, out: Path, *more: str) -> tuple[dict[tuple[str, str],
 
 
 def test_a_comparison_on_the_device_draws_the_host_s_tokens(folder: Path, tmp_path: Path) -> None:
-    """Drafting, and row fronts, which draw other tokens than plain decoding: those of the host's row fronts."""
+    """EAGLE-2 draws plain decoding's tokens. Row fronts draw other tokens: those of the host's row fronts."""
     settings = ("eagle2.depth=2", "eagle2.total_tokens=3", "zipar.window=2", "zipar-adaptive.window=1")
     small = [part for setting in (*settings, "pjd.window=2", "pjd.lead=1") for part in ("--set", setting)]
-    cold = ("--temperature", "0", "--methods", "ar,eagle2,zipar,zipar-adaptive,pjd", *small)
+    cold = ("--temperature", "0", "--methods", "eagle2,zipar,zipar-adaptive,pjd", *small)
     host, host_report, _ = compared(folder, tmp_path / "host", *cold)
     device, report, printed = compared(folder, tmp_path / "device", *cold, *ON_DEVICE, "--batch", "2")
     assert device.keys() == host.keys() | {("ar-eager", "1"), ("ar-eager", "3")}
@@ -116,11 +116,12 @@ def test_pictures_are_drawn_in_batches(folder: Path, tmp_path: Path, monkeypatch
         tokens[name] = {file.name: json.loads(file.read_text())["tokens"] for file in files if file.suffix == ".json"}
         assert len(files) == 8
     assert tokens["device"] == tokens["host"]
+    picture = np.array(next(iter(tokens["device"].values())))
 
     def spoilt(runner: Any, arrivals: Any, **kwargs: Any) -> Iterator[tuple[int, DecodedImage]]:
         for number, _ in enumerate(arrivals):
-            tokens, error = (np.arange(SIDE**2), None) if number else (None, "its logits held NaN")
-            yield number, DecodedImage(tokens, 1, error, np.zeros((1, 3), dtype=np.int64))
+            image, error = (picture, None) if number else (None, "its logits held NaN")
+            yield number, DecodedImage(image, SIDE**2, error, np.zeros((SIDE**2, 3), dtype=np.int64))
 
     monkeypatch.setattr(drawing.DeviceRunner, "decode_all", spoilt)
     fewer = ["--out", str(tmp_path / "spoilt"), *by["device"], "--batch", "2", "--seeds", "1"]
@@ -165,11 +166,13 @@ def test_lumina_s_lines_are_drawn_as_on_the_host(tmp_path: Path) -> None:
 def test_jacobi_windows_and_plain_decoding_draw_the_host_s_tokens_at_temperature_1(
     folder: Path, tmp_path: Path
 ) -> None:
-    """Neither needs a drafter."""
+    """Neither method runs a drafter pass."""
     options = ("--methods", "ar,scd-maximal", "--set", "scd-maximal.window=4")
     host, _, _ = compared(folder, tmp_path / "host", *options)
     device, report, _ = compared(folder, tmp_path / "device", *options, *ON_DEVICE, "--batch", "2")
+    single, _, _ = compared(folder, tmp_path / "single", "--methods", "ar", *ON_DEVICE)
     for prompt in "13":
+        assert single["ar", prompt]["tokens"] == host["ar", prompt]["tokens"]
         for figure in ("tokens", "target_nfe", "drafter_nfe", "accepted", "depths"):
             assert device["scd-maximal", prompt][figure] == host["scd-maximal", prompt][figure], figure
         for method in ("ar", "ar-eager"):

@@ -78,7 +78,7 @@ def test_heads_of_100_export_and_build(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_llamagen_b_at_full_size_is_exported_and_drawn(tmp_path: Path) -> None:
-    """In 6 GiB. The export itself compares the graph with torch, as `underpaint check` does."""
+    """The export takes less than 6 GiB, and compares the graph with torch as `underpaint check` does."""
     assert checkpoint(tmp_path / "c2i_B_256.pt") == 110_888_448
     out = tmp_path / "out"
     command = ["export", str(tmp_path / "c2i_B_256.pt"), "--kind", "llamagen-c2i", "--out", str(out)]
@@ -87,7 +87,7 @@ def test_llamagen_b_at_full_size_is_exported_and_drawn(tmp_path: Path) -> None:
     assert int(done.stdout.splitlines()[-1]) < 6 << 30
     exported = manifest("target", out)
     assert set(exported.parity) == {"random", "one_row", "first_code", "last_code", "tree"}
-    assert max(exported.parity.values()) < 1e-4
+    assert 0.0 < max(exported.parity.values()) < 1e-4
     check(exported, out)
     target = EngineTarget.open("target", SamplingParams(), out, EngineContext(threads=1))
     target.prepare(target.encoder.of_ids(np.array([207])))

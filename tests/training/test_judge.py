@@ -1,6 +1,7 @@
 """The judge and its recipe: shapes, damage, learning, and going on where a run stopped."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +25,8 @@ SMALL = JudgeConfig(channels=(8, 8, 8, 8), features=16)
 def sheet() -> Iterator[TexturedSheet]:
     """While it lives, a batch of scenes is rendered once: the runs of this module have the same seed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("underpaint.training.judge.numbered_batch", cache(numbered_batch))
+        rendered = cache(numbered_batch)
+        patch.setattr("underpaint.training.judge.numbered_batch", lambda *args: deepcopy(rendered(*args)))
         yield TexturedSheet(made_up_sprites())
 
 

@@ -30,7 +30,7 @@ def test_every_rule_is_reported(spec: RuleSpec) -> None:
 def test_all_residuals_stand_side_by_side(spec: RuleSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     report = exact_report(spec.name, "peaked", max_nodes=3)
     assert set(report.residuals) == {name for name, kinds in spec.residuals.items() if report.drawn in kinds}
-    # Each of them is now measured alone.
+    # Without residuals, a report measures only the one that it is asked for.
     monkeypatch.setattr(rule_report, "RULES", {spec.name: replace(spec, residuals={})})
     for name, one in report.residuals.items():
         alone = exact_report(spec.name, "peaked", settings={"residual": name}, max_nodes=3)
