@@ -71,7 +71,8 @@ def protocol(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Hours for everything, over all starts: fewer prompts for every method. More hours later add prompts.",
+            help="Hours for everything, over all starts. They limit the prompts of every method to one number; more "
+            "hours at a later start add prompts.",
             min=0.01,
             show_default=False,
         ),
@@ -170,7 +171,7 @@ def protocol(
             file = read_preset(str(tuning.preset_path))
             check_preset(file, pipeline)
             again = Protocol.of(*parts, to_report, judge, file, sizes, source)
-            whole = replace(again, counts={key: whole.counts.get(key, count) for key, count in again.counts.items()})
+            whole = again.limited(max(whole.counts.values()))
             log, drawer = whole.run.open_log(out), ThisProcess(whole.drawer())
     if pieces is not None:
         drawer = ThisProcess(pieces.between(drawer.work))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from underpaint.runtime.evaluation.comparison import BASELINE
@@ -19,38 +20,37 @@ LEAST: Final = 4
 """Smallest number of prompts that a time budget leaves to a method."""
 
 
-def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
-    """Counts in which plain autoregression, if present, has as many prompts as the most frequent other method."""
-    most = {
-        place: max((count for (at, name), count in counts.items() if at == place and name != BASELINE), default=1)
+def limited(counts: Mapping[tuple[int, str], int], most: int) -> dict[tuple[int, str], int]:
+    """Counts of at most `most` prompts, by (temperature index, label).
+
+    Plain autoregression, if present, has as many as the most frequent other method.
+    """
+    fewer = {key: min(count, most) for key, count in counts.items()}
+    others = {
+        place: max((count for (at, name), count in fewer.items() if at == place and name != BASELINE), default=1)
         for place, _ in counts
     }
-    return {(place, name): most[place] if name == BASELINE else count for (place, name), count in counts.items()}
+    return {(place, name): others[place] if name == BASELINE else count for (place, name), count in fewer.items()}
 
 
 def fit_counts(
     counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
 ) -> dict[tuple[int, str], int]:
-    """Limit every method to the same number of prompts, the largest that the budget allows, but no fewer than `LEAST`.
+    """Limit every method to the same number of prompts: the largest that fits the budget, but at least `LEAST`.
 
-    Slow methods get no fewer than fast ones: from prompt to prompt their times differ at least as much, and the least
-    certain speedup of a table decides how far it can be trusted. A larger budget adds rounds to those of a smaller one,
-    so that all drawings of a round were made within minutes, in whatever sitting.
+    Slow methods get no fewer than fast ones, because their speedups are as uncertain. A larger budget only adds rounds.
 
     Args:
-        counts: Wanted number of prompts, by any key.
+        counts: Wanted number of prompts, by (temperature index, label).
         seconds: Seconds per prompt, by the same keys.
         budget: Seconds for all prompts, including one uncounted drawing per key.
     """
 
-    def at(most: int) -> dict[tuple[int, str], int]:
-        return with_baseline_counts({key: min(count, most) for key, count in counts.items()})
-
     def cost(most: int) -> float:
-        return sum((count + 1) * seconds[key] for key, count in at(most).items())
+        return sum((count + 1) * seconds[key] for key, count in limited(counts, most).items())
 
     sizes = range(LEAST, max(LEAST, *counts.values()) + 1)
-    return at(sizes[max(0, bisect_right(sizes, budget, key=cost) - 1)])
+    return limited(counts, sizes[max(0, bisect_right(sizes, budget, key=cost) - 1)])
 
 
 def search_seconds(
@@ -97,17 +97,18 @@ def fit_protocol(
     seconds = first.seconds(log)
     if any(key not in seconds for key in first.counts):
         raise ValueError(f"{log.folder}: the first round is not drawn yet; leave --no-draw out")
-    drawing, budget = first.total_seconds(seconds) / (1.0 - curve_share), None if hours is None else 3600.0 * hours
+    drawing = first.total_seconds(seconds) / (1.0 - curve_share)
     each, counts = dict[tuple[int, str], float](), dict[tuple[int, str], int]()
     if tuning is not None:
         each = search_seconds(seconds, tuning.names, tuning.most, len(tuning.conditions))
         counts = dict.fromkeys(each, len(tuning.conditions))
     searching = sum(counts[key] * each[key] for key in counts)
     both = drawing + searching
-    whole = first.fitted(seconds, None if budget is None else budget * drawing / both * (1.0 - curve_share))
+    share = inf if hours is None or 3600.0 * hours >= both else 3600.0 * hours / both
+    whole = first.fitted(seconds, share * drawing * (1.0 - curve_share))
     record: dict[str, Any] = {"estimated_hours": round(both / 3600, 2)}
-    if tuning is not None and budget is not None:
-        counts = fit_counts(counts, each, budget * searching / both)
+    if tuning is not None and hours is not None:
+        counts = fit_counts(counts, each, share * searching)
         heats = [model.comparison.sampling.temperature for model in first.run.models]
         tuning.counts = {(name, heats[place]): count for (place, name), count in counts.items()}
         searching = sum(counts[key] * each[key] for key in counts)
@@ -118,4 +119,6 @@ def fit_protocol(
     if cut + searching < 0.99 * both:
         most = max(whole.counts.values())
         estimate += f"; the whole protocol would take {both / 3600:.2f} h, so every method gets at most {most} prompts"
+    if hours is not None and cut + searching > 3600.0 * hours:
+        estimate += f". This is more than --hours {hours:g}, because every method gets at least {LEAST} prompts"
     return whole, record, estimate

@@ -25,7 +25,7 @@ from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.preset_file import PresetFile
 from underpaint.runtime.methods.registry import PAPER, TUNED
 from underpaint.runtime.models import OpenModels
-from underpaint.runtime.protocol.budget import LEAST, fit_counts, with_baseline_counts
+from underpaint.runtime.protocol.budget import LEAST, fit_counts, limited
 
 VERSION: Final = 1
 TEMPERATURES: Final = (1.0, 0.0)
@@ -150,13 +150,16 @@ class Protocol:
         first = self.jobs(1)
         return {(key.model, key.method): log.drawing(key).seconds for key in first if key in log}
 
-    def fitted(self, seconds: Mapping[tuple[int, str], float], budget: float | None) -> Protocol:
-        """Limit the prompts of every method so that drawing takes about `budget` seconds; None sets no limit.
+    def fitted(self, seconds: Mapping[tuple[int, str], float], budget: float) -> Protocol:
+        """Limit the prompts of every method so that drawing takes about `budget` seconds.
 
         Plain autoregression is drawn on every prompt that any other method is drawn on.
         """
-        counts = self.counts if budget is None else fit_counts(self.counts, seconds, budget)
-        return replace(self, counts=with_baseline_counts(counts))
+        return replace(self, counts=fit_counts(self.counts, seconds, budget))
+
+    def limited(self, most: int) -> Protocol:
+        """The same protocol with at most `most` prompts per method."""
+        return replace(self, counts=limited(self.counts, most))
 
     def total_seconds(self, seconds: Mapping[tuple[int, str], float]) -> float:
         """Estimated seconds of all drawings, including one uncounted drawing per method."""

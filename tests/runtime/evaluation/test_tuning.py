@@ -15,7 +15,7 @@ from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report_row import ReportRow
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.settings import settings_to_tune
-from underpaint.runtime.protocol.budget import LEAST, fit_counts, with_baseline_counts
+from underpaint.runtime.protocol.budget import LEAST, fit_counts, limited
 from underpaint.runtime.protocol.protocol import Protocol, Sizes
 from underpaint.runtime.protocol.settings_search import QualityBound, drawings_of, rounds
 
@@ -66,33 +66,36 @@ def test_a_round_keeps_a_quarter_and_draws_four_times_as_many_prompts() -> None:
 
 @given(st.floats(0.0, 1500.0))
 def test_every_method_gets_the_most_prompts_that_fit_into_a_budget(budget: float) -> None:
-    wanted = {(0, BASELINE): 200, (0, "fast"): 200, (0, "slow"): 200, (1, "paper"): 50, (1, BASELINE): 50}
+    wanted = {(0, BASELINE): 200, (0, "fast"): 200, (0, "slow"): 200, (1, "paper"): 50, (1, BASELINE): 200}
     seconds = {(0, BASELINE): 0.5, (0, "fast"): 0.1, (0, "slow"): 5.0, (1, "paper"): 1.0, (1, BASELINE): 0.5}
 
-    def limited(most: int) -> dict[tuple[int, str], int]:
-        return {key: min(count, most) for key, count in wanted.items()}
+    def at_most(most: int) -> dict[tuple[int, str], int]:
+        counts = {key: min(count, most) for key, count in wanted.items()}
+        return counts | {(1, BASELINE): counts[1, "paper"]}
 
     def cost(counts: dict[tuple[int, str], int]) -> float:
         return sum((count + 1) * seconds[key] for key, count in counts.items())
 
-    fits = [limited(most) for most in range(LEAST, 201) if cost(limited(most)) <= budget]
-    assert fit_counts(wanted, seconds, budget) == (fits[-1] if fits else limited(LEAST))
+    fits = [at_most(most) for most in range(LEAST, 201) if cost(at_most(most)) <= budget]
+    assert fit_counts(wanted, seconds, budget) == (fits[-1] if fits else at_most(LEAST))
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=4))
 def test_every_drawing_of_the_protocol_has_plain_autoregression_on_its_prompt(sizes: list[tuple[int, int]]) -> None:
     method_counts = {(place, f"m{at}"): count for at, counts in enumerate(sizes) for place, count in enumerate(counts)}
-    counts = with_baseline_counts({**method_counts, (0, BASELINE): 1, (1, BASELINE): 1})
+    counts = limited({**method_counts, (0, BASELINE): 1, (1, BASELINE): 1}, 12)
     names = [BASELINE, *(f"m{at}" for at in range(len(sizes)))]
     prompts = [SimpleNamespace(caption=lambda turn=turn: f"prompt {turn}") for turn in range(12)]
     plan = SimpleNamespace(conditions=prompts, methods=[SimpleNamespace(name=name) for name in names])
     run = SimpleNamespace(models=[SimpleNamespace(comparison=plan)] * 2)
-    jobs = Protocol(cast(RunPlan, run), (), counts).jobs()
+    whole = Protocol(cast(RunPlan, run), (), counts)
+    jobs = whole.jobs()
     assert len(jobs) == len(set(jobs)) == sum(counts.values())
     assert Counter((job.model, job.method) for job in jobs) == counts
     plain = {(job.model, job.prompt) for job in jobs if job.method == BASELINE}
     assert {(job.model, job.prompt) for job in jobs} == plain
-    fewer = Protocol(cast(RunPlan, run), (), {key: min(count, 3) for key, count in counts.items()}).jobs()
+    fewer = whole.limited(3).jobs()
+    assert fewer == [job for job in jobs if job.prompt in {f"prompt {turn}" for turn in range(3)}]
     assert jobs[: len(fewer)] == fewer  # more hours add rounds behind those that are drawn
 
 
