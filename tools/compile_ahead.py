@@ -5,11 +5,11 @@ LlamaGen-XL and 7B, and prints JSON; the exit code is 1 if a kernel exceeds the 
 sizes, the largest are compiled, which need most registers. Those that need many on the first GPU, and each kernel's
 heaviest, are also compiled for the others. `--every-size` compiles all for all (half an hour). Slots are not counted.
 
-`tools/compiled_kernels.json` records what the compiler gave, by a hash of all that it read: the kernel's source with
-every function that it calls, types, constants and options. Only what the record lacks is compiled, and a sample of the
-entries that it has, to compare. Another Triton or assembler than the record's compiles everything. `python -m
-tools.compile_ahead --record` compiles what is new, and drops what no launch needs; run it after changing a kernel. If
-the record is deleted first, everything is compiled, as each night.
+`tools/compiled_kernels.json` records what the compiler gave, by a hash of its input: the kernel's source with every
+function that it calls, types, constants and options. Only kernels that the record lacks are compiled, and a sample of
+those that it has, to compare. With another version of Triton or the assembler, everything is compiled. `python -m
+tools.compile_ahead --record` compiles what is new and removes unused entries; run it after changing a kernel. If the
+record is deleted first, everything is compiled, as in the nightly run.
 """
 
 import json
@@ -158,8 +158,12 @@ def distinct(launches: Iterable[Launch]) -> list[Launch]:
     """Return one launch for each combination of kernel, types and constants."""
     launch_by_key: dict[str, Launch] = {}
     for launch in launches:
-        launch_by_key.setdefault(repr((launch.name, *signature(launch), launch.warps, _divisible(launch))), launch)
+        launch_by_key.setdefault(_inputs(launch), launch)
     return list(launch_by_key.values())
+
+
+def _inputs(launch: Launch) -> str:
+    return repr((launch.name, *signature(launch), launch.warps, launch.stages, _divisible(launch)))
 
 
 def largest(launches: Iterable[Launch]) -> list[Launch]:
@@ -226,9 +230,13 @@ def _digest(*parts: Any) -> str:
 
 @cache
 def _record() -> dict[str, list[int]]:
-    """Return [registers, stack, shared] or [slots] by key; nothing if another compiler gave them."""
+    """Return [registers, stack, shared] or [slots] by key; empty if the record is from another compiler."""
     record = json.loads(RECORD_FILE.read_text()) if RECORD_FILE.exists() else {}
-    return record["figures"] if record.get("compiler") == _compiler() else {}
+    if record.get("compiler") != _compiler():
+        return {}
+    if record.get("digest") != _digest(record["figures"]):
+        raise RuntimeError(f"{RECORD_FILE.name} was edited; delete it and run python -m tools.compile_ahead {RECORD}")
+    return dict(record["figures"])
 
 
 @cache
@@ -238,7 +246,7 @@ def _sample() -> set[str]:
 
 
 _FIGURES: Final[dict[str, list[int]]] = {}
-"""Those that this process has used, of the record or compiled."""
+"""Figures that this process has used, recorded or compiled."""
 _KEYS: Final[dict[str, str]] = {}
 
 
@@ -270,7 +278,7 @@ def _numbers(argument: Any) -> Any:
 
 def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Compiled:
     """Return what the record has of a launch, or compile it; errors of Triton pass through."""
-    inputs = repr((capability, launch.name, *signature(launch), launch.warps, launch.stages, _divisible(launch)))
+    inputs = f"{capability} {_inputs(launch)}"
     if inputs not in _KEYS:
         compiler, options = _compiler(), _options_hash(capability, launch.warps, launch.stages)
         _KEYS[inputs] = f"{launch.name} {capability} {_digest(compiler, _source(launch).hash(), options)}"
@@ -353,6 +361,10 @@ def issued() -> list[Launch]:
 def main(arguments: Sequence[str]) -> int:
     """Compile for the named capabilities (all if none is named); return 1 if a kernel exceeds the budget, else 0."""
     every_size, recording = EVERY_SIZE in arguments, RECORD in arguments
+    if unknown := [one for one in arguments if one not in (EVERY_SIZE, RECORD) and not one.isdecimal()]:
+        raise SystemExit(f"expected capabilities, {EVERY_SIZE} or {RECORD}, got {' '.join(unknown)}")
+    if recording and len(arguments) > 1:
+        raise SystemExit(f"{RECORD} records all capabilities at the largest sizes; pass it alone")
     capabilities = [int(argument) for argument in arguments if argument.isdecimal()] or list(CAPABILITIES)
     chosen = distinct(counted()) if every_size else largest(counted())
     compiled_kernels = [compile_for(launch, capabilities[0], count_slots=False) for launch in chosen]
@@ -364,8 +376,9 @@ def main(arguments: Sequence[str]) -> int:
     if recording:
         for launch in issued():
             compile_for(launch, MACHINES["h200"])
-        lines = [f"{json.dumps(key)}: {figures}" for key, figures in sorted(_FIGURES.items())]
-        head = f'{{"compiler": {json.dumps(_compiler())}, "figures": {{\n'
+        figures = dict(sorted(_FIGURES.items()))
+        lines = [f"{json.dumps(key)}: {value}" for key, value in figures.items()]
+        head = f'{{"compiler": {json.dumps(_compiler())}, "digest": {json.dumps(_digest(figures))}, "figures": {{\n'
         RECORD_FILE.write_text(head + ",\n".join(lines) + "\n}}\n")
     elif _record() and not every_size and (lacking := _FIGURES.keys() - _record().keys()):
         print(

@@ -75,13 +75,16 @@ import sys
 from benchmarks import device_program
 from tools import compile_ahead
 device_program.main(["--machines", "h200,h100", "--methods", "{",".join(MOST_ISSUED)}"])
+assert len(compile_ahead._sample()) in (0, compile_ahead.SAMPLE)
+assert compile_ahead.ISSUED == ({", ".join(map(repr, MOST_ISSUED))})
 sys.exit(compile_ahead.main([]))
 """
 """Run in a process of its own, which compiles its kernels: this one interprets them."""
 
 
 @pytest.mark.slow
-def test_every_kernel_compiles_within_its_budget_and_issues_few_instructions_outside_the_models() -> None:
+def test_every_kernel_is_within_its_budget_and_issues_few_instructions_outside_the_models() -> None:
+    """By the record, of which a sample is compiled again."""
     variables = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment = variables | {"UNDERPAINT_TRITON": "compile"}
     command = [sys.executable, "-c", COMPILED]
@@ -100,6 +103,25 @@ def test_every_kernel_compiles_within_its_budget_and_issues_few_instructions_out
     expected = {(capability, name) for capability in (80, 90, 120) for name in written}
     assert {(one["capability"], one["name"]) for one in json.loads("[" + records)} == expected
     assert "compiled_kernels.json lacks" not in process.stderr, process.stderr
+
+
+def test_only_an_unedited_record_of_this_compiler_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tools import compile_ahead
+
+    figures = {f"kernel {number}": [number] for number in range(40)}
+    record = {"compiler": "this", "digest": compile_ahead._digest(figures), "figures": figures}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    monkeypatch.setattr(compile_ahead, "RECORD_FILE", tmp_path / "record.json")
+    for compiler, expected in (("this", figures), ("another", {})):
+        monkeypatch.setattr(compile_ahead, "_compiler", lambda compiler=compiler: compiler)
+        assert compile_ahead._record.__wrapped__() == expected
+    monkeypatch.setattr(compile_ahead, "_compiler", lambda: "this")
+    (tmp_path / "record.json").write_text(json.dumps(record | {"figures": figures | {"kernel 3": [4]}}))
+    with pytest.raises(RuntimeError, match="was edited"):
+        compile_ahead._record.__wrapped__()
+    monkeypatch.setattr(compile_ahead, "_record", lambda: figures)
+    assert len(compile_ahead._sample.__wrapped__()) == compile_ahead.SAMPLE
+    assert compile_ahead._sample.__wrapped__() <= figures.keys()
 
 
 def test_recorded_figures_are_compared_where_a_sample_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
