@@ -1,10 +1,9 @@
 """Shortcuts for Triton's interpreter, which otherwise repeats the same work at every operation of a kernel.
 
-Launches are interpreted if there is no CUDA device. Most of their time went into what is equal at every operation: the
-patches of Triton's language, types, shapes, checks of operands, and 64-bit results that nothing reads. Types, shapes
-and patches are now kept, and the commonest operators and casts are computed at once; Triton handles all other cases.
-The kernels' results do not change. All of this is for Triton 3.9, which the package requires; with any other version
-nothing is changed.
+Launches are interpreted if there is no CUDA device. Triton repeats patches of its language, lookups of types, shapes
+and checks of operands at every operation, and computes 64-bit results that nothing reads. This module caches them, and
+computes the common operators and casts directly; Triton handles all other cases. The kernels' results do not change.
+All of this is for Triton 3.9, which the package requires; with any other version nothing is changed.
 """
 
 import inspect
@@ -16,7 +15,7 @@ import numpy as np
 
 VERSION: Final = "3.9."
 _PATCHED: Final[set[Any]] = set()
-"""Modules and classes that the interpreter has patched since the last launch began."""
+"""Modules and classes that the interpreter has patched in this launch."""
 _CONSTANTS: Final[dict[str, tuple[Any, type]]] = {
     "int32": (np.int32, int),
     "int64": (np.int64, int),
@@ -37,11 +36,6 @@ _COMPARISONS: Final = {
 _OPERATORS: Final = {"__add__": np.add, "__sub__": np.subtract, "__mul__": np.multiply, **_BITS, **_COMPARISONS}
 
 
-def begin_launch() -> None:
-    """Prepare a launch, in which the interpreter patches Triton's language again."""
-    _PATCHED.clear()
-
-
 def remember() -> None:
     """Install the shortcuts. Call it once per process, before any kernel is launched."""
     _remember_numpy_types()
@@ -58,7 +52,10 @@ def _patch_once_a_launch() -> None:
     from triton.language import core
     from triton.runtime import interpreter
 
-    builder = interpreter.interpreter_builder
+    class Scope(interpreter._LangPatchScope):
+        def restore(self) -> None:
+            super().restore()
+            _PATCHED.clear()
 
     @cache
     def modules(function: Any) -> list[Any]:
@@ -69,29 +66,29 @@ def _patch_once_a_launch() -> None:
         found = [(name, _with_semantics(member)) for name, member in inspect.getmembers(owner, core.is_builtin)]
         return [(name, _operator(name, call) if owner is core.tensor else call) for name, call in found]
 
-    def patch_builtins(owner: Any, builder: Any, scope: Any) -> None:
+    def patch_builtins(owner: Any, scope: Any) -> None:
         if owner not in _PATCHED:
             _PATCHED.add(owner)
             for name, call in builtins(owner):
                 scope.set_attr(owner, name, call)
 
     def patch(function: Any) -> Any:
-        scope = interpreter._LangPatchScope()
+        scope = Scope()
         assert modules(function), "triton.language must be visible from within jit'd function"
         for module in modules(function):
             if module in _PATCHED:
                 continue
             for owner in (module, core.tensor, language.math, core.tensor_descriptor_base):
-                patch_builtins(owner, builder, scope)
+                patch_builtins(owner, scope)
             interpreter._patch_lang_tensor(core.tensor, scope)
             interpreter._patch_lang_core(module, scope)
         return scope
 
-    interpreter._patch_builtin, interpreter._patch_lang = patch_builtins, patch
+    interpreter._patch_lang = patch
 
 
 def _with_semantics(member: Any) -> Callable[..., Any]:
-    """Return a builtin that computes by NumPy."""
+    """Return a builtin bound to the interpreter's semantics."""
     from triton.runtime import interpreter
 
     function, semantic = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
@@ -106,8 +103,8 @@ def _with_semantics(member: Any) -> Callable[..., Any]:
 def _operator(name: str, others: Callable[..., Any]) -> Callable[..., Any]:
     """Return an operator of tensors that computes the commonest cases at once, and calls `others` for the rest.
 
-    They are numbers of one type, and a pointer with an offset, where shapes agree or one operand is a scalar. NumPy
-    broadcasts a scalar itself, so it is not repeated first.
+    These have operands of one type, int32 with int64, or a pointer with an offset; their shapes agree, or one operand
+    is a scalar. NumPy broadcasts a scalar itself, so it is not repeated first.
     """
     from triton.language import core
     from triton.runtime import interpreter
@@ -131,14 +128,16 @@ def _operator(name: str, others: Callable[..., Any]) -> Callable[..., Any]:
                 if right.dtype is not offsets[0] and right.dtype is not offsets[1]:
                     return others(self, other)
             elif right.dtype is not kind:
-                if kind not in offsets or right.dtype not in offsets:
+                if kind not in offsets or right.dtype not in offsets or kind == right.dtype:
                     return others(self, other)
                 left, right = semantic.cast(left, offsets[1]), semantic.cast(right, offsets[1])
                 type_ = left.type
-            if left.shape is not right.shape and right.shape is not scalar:
-                if left.shape is not scalar:
+            if left.shape is not right.shape:
+                # Triton repeats a scalar condition in the type of the numbers that it compared.
+                if kind.name == "int1" or (left.shape is not scalar and right.shape is not scalar):
                     return others(self, other)
-                type_ = right.type.with_element_ty(kind) if pointer else right.type
+                if left.shape is scalar:
+                    type_ = right.type.with_element_ty(kind) if pointer else right.type
             left, right = left.handle, right.handle
         else:
             if given is core.constexpr:
@@ -245,7 +244,7 @@ def _unwrap_at_once() -> None:
 
 
 def _check_handles_at_once() -> None:
-    """Check the size of a NumPy array's elements without looking at the type where a byte is enough for each."""
+    """Skip the lookup of the type for elements of one byte, which fit every type."""
     from triton.language import core
     from triton.runtime import interpreter
 

@@ -160,7 +160,6 @@ def launch(
         record.launches.append(Launch(*named_as, function, arguments, named, warps, stages, grid, trips or {}))
     if any(isinstance(one, FakeTensor) for one in _leaves(arguments)):
         return
-    interpreter.begin_launch()
     function[grid](*arguments, **named, num_warps=warps, num_stages=stages, enable_fp_fusion=False)
 
 

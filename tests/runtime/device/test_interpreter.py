@@ -92,6 +92,8 @@ def pointer(element, shape):
 OPERANDS = [operand(element, shape) for shape in ([], [1], [4]) for element in (*KINDS, core.uint64)]
 OPERANDS += [operand(core.int32, [2, 4]), operand(core.uint32, [])]
 OPERANDS += [pointer(core.pointer_type(element), shape) for element in (core.int1, core.float32) for shape in ([], [4])]
+CONDITIONS = [operand(element, shape) for element in (core.int32, core.float32) for shape in ([], [4])]
+OPERANDS += [one <= one for one in CONDITIONS]
 NUMBERS = [0, 3, -1, 2**31, 2**40, -2**31, 2**64, True, 0.1, -0.0, 1e300, core.constexpr(2), core.constexpr(0.1), "a"]
 OPERATORS = ["add", "sub", "mul", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne"]
 np.seterr(all="ignore")
@@ -131,8 +133,12 @@ BUGS = {
     "operators do not tell overflow": (" or builder.options.debug", ""),
     "one operator for another": ('"__le__": np.less_equal', '"__le__": np.less'),
     "a result has the scalar's shape": ("type_ = right.type.with_element_ty(kind) if pointer else right.type", "pass"),
+    "a condition is not repeated": ('if kind.name == "int1" or (', "if ("),
     "an offset of any type": ("if right.dtype is not offsets[0] and right.dtype is not offsets[1]:", "if False:"),
-    "numbers of any type": ("if kind not in offsets or right.dtype not in offsets:", "if False:"),
+    "numbers of any type": (
+        "if kind not in offsets or right.dtype not in offsets or kind == right.dtype:",
+        "if False:",
+    ),
     "a number of any type": ("if given is not allowed:", "if dtype is None:"),
     "fractions for integers": ('"int64": (np.int64, int)', '"int64": (np.int64, float)'),
     "comparisons of the operands' type": ("if compares else type_", "if False else type_"),
@@ -145,7 +151,7 @@ BUGS = {
 
 @cache
 def made() -> dict[str, list[object]]:
-    """What a process makes that remembers nothing, that remembers, and that does so with each bug."""
+    """Results of Triton itself ("not"), of the shortcuts ("right"), and of the shortcuts with each planted bug."""
     sources = {"not": "", "right": SOURCE} | {bug: SOURCE.replace(*change) for bug, change in BUGS.items()}
     with TemporaryDirectory() as folder:
         command, told = [sys.executable, "-c", MADE, folder], json.dumps(list(sources.values()))
@@ -155,7 +161,7 @@ def made() -> dict[str, list[object]]:
     return dict(zip(sources, read, strict=True))
 
 
-def test_types_shapes_and_refusals_are_triton_s_own() -> None:
+def test_results_and_refusals_are_triton_s_own() -> None:
     assert len(made()["not"]) > 500
     assert any(isinstance(one, list) for one in made()["not"]), "nothing was refused"
     assert made()["right"] == made()["not"]
