@@ -52,7 +52,7 @@ def _patch_once_a_launch() -> None:
     from triton.language import core
     from triton.runtime import interpreter
 
-    class Scope(interpreter._LangPatchScope):
+    class Scope(interpreter._LangPatchScope):  # type: ignore[misc]
         def restore(self) -> None:
             super().restore()
             _PATCHED.clear()
