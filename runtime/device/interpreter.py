@@ -42,7 +42,6 @@ def remember() -> None:
     _remember_blocks()
     _unwrap_at_once()
     _leave_operands_that_agree()
-    _check_handles_at_once()
     _patch_once_a_launch()
 
 
@@ -63,8 +62,8 @@ def _patch_once_a_launch() -> None:
 
     @cache
     def builtins(owner: Any) -> list[tuple[str, Any]]:
-        found = [(name, _with_semantics(member)) for name, member in inspect.getmembers(owner, core.is_builtin)]
-        return [(name, _operator(name, call) if owner is core.tensor else call) for name, call in found]
+        calls = [(name, _with_semantics(member)) for name, member in inspect.getmembers(owner, core.is_builtin)]
+        return [(name, _operator(name, call) if owner is core.tensor else call) for name, call in calls]
 
     def patch_builtins(owner: Any, scope: Any) -> None:
         if owner not in _PATCHED:
@@ -118,11 +117,11 @@ def _operator(name: str, others: Callable[..., Any]) -> Callable[..., Any]:
     scalar = core.tensor(None, core.int32).shape
 
     def operate(self: Any, other: Any) -> Any:
-        kind, type_, given = self.dtype, self.type, type(other)
+        kind, type_, other_type = self.dtype, self.type, type(other)
         pointer = adds and type(kind) is core.pointer_type
         if (kind.name not in kinds and not pointer) or builder.options.debug:
             return others(self, other)
-        if given is core.tensor:
+        if other_type is core.tensor:
             left, right = self, other
             if pointer:
                 if right.dtype is not offsets[0] and right.dtype is not offsets[1]:
@@ -140,12 +139,12 @@ def _operator(name: str, others: Callable[..., Any]) -> Callable[..., Any]:
                     type_ = right.type.with_element_ty(kind) if pointer else right.type
             left, right = left.handle, right.handle
         else:
-            if given is core.constexpr:
+            if other_type is core.constexpr:
                 other = other.value
-                given = type(other)
+                other_type = type(other)
             number = offsets[0] if pointer else kind
             dtype, allowed = _CONSTANTS.get(number.name, (None, None))
-            if given is not allowed:
+            if other_type is not allowed:
                 return others(self, other)
             try:
                 left, right = self.handle, interpreter.TensorHandle(np.array([other], dtype=dtype), number)
@@ -187,7 +186,6 @@ def _remember_blocks() -> None:
 
     new_block, new_tensor = core.block_type.__init__, core.tensor.__init__
     blocks: dict[tuple[Any, ...], dict[str, Any]] = {}
-    like: dict[tuple[Any, ...], Any] = {}
     shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def sizes_of(shape: Any) -> tuple[int, ...] | None:
@@ -196,26 +194,17 @@ def _remember_blocks() -> None:
         sizes = tuple(one.value if isinstance(one, core.constexpr) else one for one in shape)
         return sizes if all(type(one) is int for one in sizes) else None
 
-    def key_of(element_ty: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
-        space = element_ty.address_space if isinstance(element_ty, core.pointer_type) else None
-        return (element_ty.name, space, sizes)
-
     def block(self: Any, element_ty: Any, shape: Any) -> None:
         sizes = sizes_of(shape)
         if sizes is None:
             new_block(self, element_ty, shape)
             return
-        key = key_of(element_ty, sizes)
+        space = element_ty.address_space if isinstance(element_ty, core.pointer_type) else None
+        key = (element_ty.name, space, sizes)
         if key not in blocks:
             new_block(self, element_ty, shape)
             blocks[key] = dict(self.__dict__)
         self.__dict__.update(blocks[key])
-
-    def with_element_ty(self: Any, scalar_ty: Any) -> Any:
-        key = key_of(scalar_ty, tuple(self.shape.values))
-        if key not in like:
-            like[key] = core.block_type(scalar_ty, self.shape)
-        return like[key]
 
     def tensor(self: Any, handle: Any, type: Any) -> None:
         key = tuple(type.shape.values) if isinstance(type, core.block_type) else ()
@@ -226,7 +215,6 @@ def _remember_blocks() -> None:
         self.shape, self.numel = shapes[key]
 
     core.block_type.__init__ = block
-    core.block_type.with_element_ty = with_element_ty
     core.tensor.__init__ = tensor
 
 
@@ -243,36 +231,17 @@ def _unwrap_at_once() -> None:
     core._unwrap_if_constexpr = unwrapped
 
 
-def _check_handles_at_once() -> None:
-    """Skip the lookup of the type for elements of one byte, which fit every type."""
-    from triton.language import core
-    from triton.runtime import interpreter
-
-    def fits(array: Any, kind: Any) -> bool:
-        bits: int = array.itemsize * 8
-        return bits == 8 or isinstance(kind, core.pointer_type) or bits <= kind.primitive_bitwidth
-
-    def handle(self: Any, data: Any, dtype: Any, attr: dict[str, Any] | None = None) -> None:
-        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
-        if not fits(data, dtype):
-            self.__post_init__()
-
-    interpreter._validate_np_data_size = fits
-    interpreter.TensorHandle.__init__ = handle
-
-
 def _leave_operands_that_agree() -> None:
     """Skip broadcasts between equal shapes and casts to the same type, and check for overflow only in debug mode.
 
     Without the option `debug`, Triton computes in 64 bits whether a result overflows, and then drops the answer. Casts
-    between numbers of 32 and 64 bits are NumPy's, and the type of a result is found once for each pair of types.
+    from bits, and between numbers of 32 and 64 bits, are NumPy's.
     """
     from triton.language import core
     from triton.language.semantic import TritonSemantic
 
     broadcast, cast = TritonSemantic.broadcast_impl_value, TritonSemantic.cast
-    find_overflow, find_type = TritonSemantic.binary_op_sanitize_overflow_impl, TritonSemantic.computation_type_impl
-    types: dict[tuple[Any, ...], Any] = {}
+    find_overflow = TritonSemantic.binary_op_sanitize_overflow_impl
     scalar = core.tensor(None, core.int32).shape
 
     def splat(self: Any, value: Any, like: Any) -> Any:
@@ -301,13 +270,6 @@ def _leave_operands_that_agree() -> None:
         if self.builder.options.debug:
             find_overflow(self, lhs, rhs, binary_op)
 
-    def type_once(self: Any, one: Any, is_scalar: bool, other: Any, other_is_scalar: bool, div_or_mod: bool) -> Any:
-        key = (one.name, is_scalar, other.name, other_is_scalar, div_or_mod)
-        if key not in types:
-            types[key] = find_type(self, one, is_scalar, other, other_is_scalar, div_or_mod)
-        return types[key]
-
     TritonSemantic.broadcast_impl_value = broadcast_if_different
     TritonSemantic.cast = cast_if_different
     TritonSemantic.binary_op_sanitize_overflow_impl = overflow_in_debug
-    TritonSemantic.computation_type_impl = type_once
