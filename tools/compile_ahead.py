@@ -16,10 +16,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from hashlib import sha256
 from math import prod
 from operator import ge
 from pathlib import Path
@@ -32,6 +31,7 @@ import torch
 from torch import Tensor
 
 from tools import sass
+from tools.kernel_record import KernelRecord, digest
 from underpaint.runtime.device.language import INTERPRETED, TRITON, Launch
 from underpaint.sim.latency.machines import Machine
 
@@ -62,8 +62,6 @@ On sm_90, Triton 3.6 needs 250 registers for `ready_kernel` and 229 for `attenti
 EVERY_SIZE: Final = "--every-size"
 RECORD: Final = "--record"
 RECORD_FILE: Final = Path(__file__).with_name("compiled_kernels.json")
-SAMPLE: Final = 16
-"""Entries of the record that are compiled again and compared. Other kernels give another sample."""
 ISSUED: Final = ("ar", "eagle2", "adt", "opt-tree", "chain", "delayed", "traversal", "gsd")
 """Methods whose slots on sm_90 are recorded."""
 MANY_REGISTERS: Final = 112
@@ -197,7 +195,7 @@ def _compiler() -> str:
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     assemblers = [_backend(capability).hash() for capability in CAPABILITIES]
-    return f"{TRITON} {_digest(assemblers, sorted(get_cache_invalidating_env_vars().items()))}"
+    return f"{TRITON} {digest(assemblers, sorted(get_cache_invalidating_env_vars().items()))}"
 
 
 @cache
@@ -224,49 +222,18 @@ def _source(launch: Launch) -> Any:
     return ASTSource(launch.function, types, constants, _divisible(launch))
 
 
-def _digest(*parts: Any) -> str:
-    return sha256(repr(parts).encode()).hexdigest()[:12]
-
-
 @cache
-def _record() -> dict[str, list[int]]:
-    """Return [registers, stack, shared] or [slots] by key; empty if the record is from another compiler."""
-    record = json.loads(RECORD_FILE.read_text()) if RECORD_FILE.exists() else {}
-    if record.get("compiler") != _compiler():
-        return {}
-    if record.get("digest") != _digest(record["figures"]):
-        raise RuntimeError(f"{RECORD_FILE.name} was edited; delete it and run python -m tools.compile_ahead {RECORD}")
-    return dict(record["figures"])
+def kernel_record() -> KernelRecord:
+    """Return the record of this compiler's kernels, read once."""
+    return KernelRecord(RECORD_FILE, _compiler())
 
 
-@cache
-def _sample() -> set[str]:
-    keys = _digest(*_record())
-    return set(sorted(_record(), key=lambda key: _digest(keys, key))[:SAMPLE])
-
-
-_FIGURES: Final[dict[str, list[int]]] = {}
-"""Figures that this process has used, recorded or compiled."""
 _KEYS: Final[dict[str, str]] = {}
-
-
-def _figures(key: str, compute: Callable[[], list[int]]) -> list[int]:
-    """Return the figures of a key, which are computed if the record lacks them, and compared if it is in the sample."""
-    if key not in _FIGURES:
-        recorded = _record().get(key)
-        figures = compute() if recorded is None or key in _sample() else recorded
-        if recorded not in (None, figures):
-            raise RuntimeError(
-                f"{RECORD_FILE.name}: expected {recorded} for {key}, the compiler gave {figures}; delete the file and "
-                f"run python -m tools.compile_ahead {RECORD}"
-            )
-        _FIGURES[key] = figures
-    return _FIGURES[key]
 
 
 @cache
 def _sass_hash() -> str:
-    return _digest(Path(sass.__file__).read_text(encoding="utf-8"))
+    return digest(Path(sass.__file__).read_text(encoding="utf-8"))
 
 
 def _numbers(argument: Any) -> Any:
@@ -281,9 +248,9 @@ def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Co
     inputs = f"{capability} {_inputs(launch)}"
     if inputs not in _KEYS:
         compiler, options = _compiler(), _options_hash(capability, launch.warps, launch.stages)
-        _KEYS[inputs] = f"{launch.name} {capability} {_digest(compiler, _source(launch).hash(), options)}"
+        _KEYS[inputs] = f"{launch.name} {capability} {digest(compiler, _source(launch).hash(), options)}"
     key = _KEYS[inputs]
-    registers, stack, shared = _figures(key, lambda: _usage(launch, capability))
+    registers, stack, shared = kernel_record().figures(key, lambda: _usage(launch, capability))
     slots = 0
     if count_slots:
         names = dict(zip(launch.function.arg_names, launch.arguments, strict=False)) | launch.constants | launch.trips
@@ -292,7 +259,7 @@ def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Co
         def count() -> list[int]:
             return [round(sass.slots(_blocks_of(_compile(launch, capability).asm["cubin"]), KERNELS, names))]
 
-        (slots,) = _figures(f"{key} {_digest(_sass_hash(), numbers)}", count)
+        (slots,) = kernel_record().figures(f"{key} {digest(_sass_hash(), numbers)}", count)
     sizes = (launch.warps, prod(launch.grid), slots, launch.bytes)
     return Compiled(launch.name, capability, registers, stack, shared, *sizes)
 
@@ -376,16 +343,9 @@ def main(arguments: Sequence[str]) -> int:
     if recording:
         for launch in issued():
             compile_for(launch, MACHINES["h200"])
-        figures = dict(sorted(_FIGURES.items()))
-        lines = [f"{json.dumps(key)}: {value}" for key, value in figures.items()]
-        head = f'{{"compiler": {json.dumps(_compiler())}, "digest": {json.dumps(_digest(figures))}, "figures": {{\n'
-        RECORD_FILE.write_text(head + ",\n".join(lines) + "\n}}\n")
-    elif _record() and not every_size and (lacking := _FIGURES.keys() - _record().keys()):
-        print(
-            f"{RECORD_FILE.name} lacks {len(lacking)} of {len(_FIGURES)} kernels, which were compiled; to record them, "
-            f"run python -m tools.compile_ahead {RECORD}",
-            file=sys.stderr,
-        )
+        kernel_record().write()
+    elif not every_size and (missing := kernel_record().missing()):
+        print(missing, file=sys.stderr)
     print(json.dumps([one._asdict() for one in compiled_kernels], indent=1))
     return int(not all(budget().holds(one) for one in compiled_kernels))
 

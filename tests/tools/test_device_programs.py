@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from tools.device_programs import count, count_cycle, count_islands
 from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, chain_of, islands_of, method_of, roofline_of
+from tools.kernel_record import SAMPLE, KernelRecord
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, RooflineCosts
 
 H200 = MACHINES["h200"]
@@ -74,8 +75,9 @@ COMPILED = f"""
 import sys
 from benchmarks import device_program
 from tools import compile_ahead
+from tools.kernel_record import SAMPLE
 device_program.main(["--machines", "h200,h100", "--methods", "{",".join(MOST_ISSUED)}"])
-assert len(compile_ahead._sample()) in (0, compile_ahead.SAMPLE)
+assert len(compile_ahead.kernel_record().sample) in (0, SAMPLE)
 assert compile_ahead.ISSUED == ({", ".join(map(repr, MOST_ISSUED))})
 sys.exit(compile_ahead.main([]))
 """
@@ -105,36 +107,41 @@ def test_every_kernel_is_within_its_budget_and_issues_few_instructions_outside_t
     assert "compiled_kernels.json lacks" not in process.stderr, process.stderr
 
 
-def test_only_an_unedited_record_of_this_compiler_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tools import compile_ahead
+def record_of(path: Path, figures: dict[str, list[int]], compiler: str = "this") -> KernelRecord:
+    record = KernelRecord(path, compiler)
+    for key, value in figures.items():
+        assert record.figures(key, lambda value=value: value) == value
+    record.write()
+    return KernelRecord(path, compiler)
 
+
+def test_only_an_unedited_record_of_this_compiler_is_read(tmp_path: Path) -> None:
     figures = {f"kernel {number}": [number] for number in range(40)}
-    record = {"compiler": "this", "digest": compile_ahead._digest(figures), "figures": figures}
-    (tmp_path / "record.json").write_text(json.dumps(record))
-    monkeypatch.setattr(compile_ahead, "RECORD_FILE", tmp_path / "record.json")
-    for compiler, expected in (("this", figures), ("another", {})):
-        monkeypatch.setattr(compile_ahead, "_compiler", lambda compiler=compiler: compiler)
-        assert compile_ahead._record.__wrapped__() == expected
-    monkeypatch.setattr(compile_ahead, "_compiler", lambda: "this")
-    (tmp_path / "record.json").write_text(json.dumps(record | {"figures": figures | {"kernel 3": [4]}}))
+    record = record_of(tmp_path / "record.json", figures)
+    assert record.recorded == figures
+    assert len(record.sample) == SAMPLE
+    assert record.sample < figures.keys()
+    other = KernelRecord(tmp_path / "record.json", "another")
+    assert (other.recorded, other.sample) == ({}, frozenset())
+    text = (tmp_path / "record.json").read_text()
+    (tmp_path / "record.json").write_text(text.replace('"kernel 3": [3]', '"kernel 3": [4]'))
     with pytest.raises(RuntimeError, match="was edited"):
-        compile_ahead._record.__wrapped__()
-    monkeypatch.setattr(compile_ahead, "_record", lambda: figures)
-    assert len(compile_ahead._sample.__wrapped__()) == compile_ahead.SAMPLE
-    assert compile_ahead._sample.__wrapped__() <= figures.keys()
+        KernelRecord(tmp_path / "record.json", "this")
 
 
-def test_recorded_figures_are_compared_where_a_sample_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tools import compile_ahead
-
-    monkeypatch.setattr(compile_ahead, "_record", lambda: {"trusted": [1], "right": [2], "wrong": [3]})
-    monkeypatch.setattr(compile_ahead, "_sample", lambda: {"right", "wrong"})
-    monkeypatch.setattr(compile_ahead, "_FIGURES", {})
-    assert compile_ahead._figures("trusted", lambda: [0]) == [1]
-    assert compile_ahead._figures("right", lambda: [2]) == [2]
-    assert compile_ahead._figures("new", lambda: [4]) == [4]
-    with pytest.raises(RuntimeError, match=r"expected \[3\] for wrong, the compiler gave \[0\]"):
-        compile_ahead._figures("wrong", lambda: [0])
+def test_recorded_figures_are_compared_where_a_sample_is_compiled(tmp_path: Path) -> None:
+    record = record_of(tmp_path / "record.json", {f"kernel {number}": [number] for number in range(40)})
+    unsampled = min(record.recorded.keys() - record.sample)
+    first, second = sorted(record.sample)[:2]
+    assert record.figures(unsampled, lambda: [99]) == record.recorded[unsampled]
+    assert record.figures(first, lambda: record.recorded[first]) == record.recorded[first]
+    with pytest.raises(RuntimeError, match=rf"for {second}, the compiler gave \[99\]"):
+        record.figures(second, lambda: [99])
+    assert record.missing() == ""
+    assert record.figures("new", lambda: [4]) == [4]
+    assert record.missing().startswith("record.json lacks 1 of 3 kernels")
+    record.write()  # what nothing asked for is dropped
+    assert KernelRecord(tmp_path / "record.json", "this").recorded.keys() == {"new", unsampled, first}
 
 
 def test_other_gpus_compile_each_kernel_s_heaviest_launch_and_all_with_many_registers() -> None:
