@@ -1,4 +1,4 @@
-"""What the interpreter remembers is what Triton would have made: compared with a process that remembers nothing."""
+"""The interpreter's shortcuts give what Triton itself gives, compared with a process without them."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from underpaint.runtime.device import interpreter
 
-MADE = """
+SCRIPT = """
 import json, os, sys
 import numpy as np
 os.environ["TRITON_INTERPRET"] = "1"
@@ -35,36 +35,36 @@ TYPES += [core.pointer_type(one, space, const) for one in TYPES for space in ("g
 SHAPES = [[4], [2, 4], [4, 2], [1], core.tuple([4]), core.tuple([core.constexpr(2), 4]), [core.constexpr(8)]]
 WRONG = [[], [3], [4.0], [np.int64(4)], [True], (4,), "4", [core.tuple([4])]]
 
-def told(make):
+def outcome(make):
     try:
         return make()
     except Exception as error:
         return [type(error).__name__, str(error)]
 
-def plain(held):
-    if isinstance(held, core.constexpr):
-        return ["constexpr", held.value]
-    if isinstance(held, core.tuple):
-        return [type(held).__name__, [plain(one) for one in held.values], str(held.type)]
-    if isinstance(held, core.pointer_type):
-        return [held.name, plain(held.element_ty), held.address_space, held.const]
-    return [type(held).__name__, str(held)]
+def plain(value):
+    if isinstance(value, core.constexpr):
+        return ["constexpr", value.value]
+    if isinstance(value, core.tuple):
+        return [type(value).__name__, [plain(one) for one in value.values], str(value.type)]
+    if isinstance(value, core.pointer_type):
+        return [value.name, plain(value.element_ty), value.address_space, value.const]
+    return [type(value).__name__, str(value)]
 
 def block(element, shape):
-    made = core.block_type(element, shape)
-    return {name: plain(one) for name, one in vars(made).items()} | {"numpy": str(interpreter._get_np_dtype(made))}
+    kind = core.block_type(element, shape)
+    return {name: plain(one) for name, one in vars(kind).items()} | {"numpy": str(interpreter._get_np_dtype(kind))}
 
 def tensor(type):
     return {name: plain(one) for name, one in vars(core.tensor(None, type)).items() if name != "type"}
 
-found = []
+outcomes = []
 for _ in range(2):  # the second time all of it is known
     for element in TYPES:
-        found += [told(lambda: block(element, shape)) for shape in (*SHAPES, *WRONG)]
-        found += [told(lambda: tensor(core.block_type(element, shape))) for shape in SHAPES]
-        found += [tensor(element), str(interpreter._get_np_dtype(element))]
+        outcomes += [outcome(lambda: block(element, shape)) for shape in (*SHAPES, *WRONG)]
+        outcomes += [outcome(lambda: tensor(core.block_type(element, shape))) for shape in SHAPES]
+        outcomes += [tensor(element), str(interpreter._get_np_dtype(element))]
 HELD = [1, 1.5, True, None, "a", [core.constexpr(1), 2], (core.constexpr(1), 2), core.constexpr(core.constexpr(3))]
-found += [str(core._unwrap_if_constexpr(one)) for one in (*HELD, core.tuple([core.constexpr(1), 2]), core.int32)]
+outcomes += [str(core._unwrap_if_constexpr(one)) for one in (*HELD, core.tuple([core.constexpr(1), 2]), core.int32)]
 
 semantic, builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
 def operand(element, shape):
@@ -72,16 +72,16 @@ def operand(element, shape):
     handle = interpreter.TensorHandle(data, element)
     return core.tensor(handle, core.block_type(element, shape) if shape else element)
 
-def shown(made):
-    return [str(made.type), str(made.handle.data.dtype), made.handle.data.tolist(), plain(made.shape)]
+def shown(tensor_):
+    return [str(tensor_.type), str(tensor_.handle.data.dtype), tensor_.handle.data.tolist(), plain(tensor_.shape)]
 
 builder.options = interpreter.InterpreterOptions()
 KINDS = [core.int1, core.int32, core.int64, core.float32, core.float64]
 OPERANDS = [operand(element, shape) for element in KINDS for shape in ([], [1], [4], [2, 4], [8])]
 for _ in range(2):
-    found += [told(lambda: shown(semantic.add(one, other, True))) for one in OPERANDS for other in OPERANDS]
-    found += [told(lambda: shown(semantic.cast(one, element))) for one in OPERANDS for element in KINDS]
-    found += [told(lambda: shown(semantic.cast(one, core.float32, "rtz"))) for one in OPERANDS]
+    outcomes += [outcome(lambda: shown(semantic.add(one, other, True))) for one in OPERANDS for other in OPERANDS]
+    outcomes += [outcome(lambda: shown(semantic.cast(one, element))) for one in OPERANDS for element in KINDS]
+    outcomes += [outcome(lambda: shown(semantic.cast(one, core.float32, "rtz"))) for one in OPERANDS]
     builder.options = interpreter.InterpreterOptions(debug=True)
 
 interpreter._patch_lang(operand)
@@ -98,20 +98,20 @@ NUMBERS = [0, 3, -1, 2**31, 2**40, -2**31, 2**64, True, 0.1, -0.0, 1e300, core.c
 OPERATORS = ["add", "sub", "mul", "and", "or", "xor", "lt", "le", "gt", "ge", "eq", "ne"]
 np.seterr(all="ignore")
 def result(one, name, other):
-    made = getattr(one, f"__{name}__")(other)
-    return [*shown(made), str(made.handle.dtype)]
+    result_tensor = getattr(one, f"__{name}__")(other)
+    return [*shown(result_tensor), str(result_tensor.handle.dtype)]
 
 for debug in (False, True):
     builder.options = interpreter.InterpreterOptions(debug=debug)
     for name in OPERATORS:
         every = OPERANDS if name in ("add", "and", "lt") and not debug else OPERANDS[: len(KINDS) + 1]
-        found += [told(lambda: result(one, name, other)) for one in every for other in (*every, *NUMBERS)]
+        outcomes += [outcome(lambda: result(one, name, other)) for one in every for other in (*every, *NUMBERS)]
 for one in OPERANDS:
     for other in OPERANDS:
-        found.append(told(lambda: [shown(part) for part in semantic.broadcast_impl_value(one, other)]))
-    found += [told(lambda: shown(semantic.cast(one, element))) for element in (*KINDS, core.uint64)]
+        outcomes.append(outcome(lambda: [shown(part) for part in semantic.broadcast_impl_value(one, other)]))
+    outcomes += [outcome(lambda: shown(semantic.cast(one, element))) for element in (*KINDS, core.uint64)]
 with open(f"{sys.argv[1]}/{place}.json", "w", encoding="utf-8") as file:
-    json.dump(found, file)
+    json.dump(outcomes, file)
 """
 
 
@@ -146,24 +146,24 @@ BUGS = {
 
 
 @cache
-def made() -> dict[str, list[object]]:
+def results() -> dict[str, list[object]]:
     """Results of Triton itself ("not"), of the shortcuts ("right"), and of the shortcuts with each planted bug."""
     sources = {"not": "", "right": SOURCE} | {bug: SOURCE.replace(*change) for bug, change in BUGS.items()}
     with TemporaryDirectory() as folder:
-        command, told = [sys.executable, "-c", MADE, folder], json.dumps(list(sources.values()))
-        ran = subprocess.run(command, input=told, capture_output=True, text=True, timeout=600)
+        command, stdin = [sys.executable, "-c", SCRIPT, folder], json.dumps(list(sources.values()))
+        ran = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=600)
         assert ran.returncode == 0, ran.stderr
         read = [json.loads((Path(folder) / f"{place}.json").read_text("utf-8")) for place in range(len(sources))]
     return dict(zip(sources, read, strict=True))
 
 
 def test_results_and_refusals_are_triton_s_own() -> None:
-    assert len(made()["not"]) > 500
-    assert any(isinstance(one, list) for one in made()["not"]), "nothing was refused"
-    assert made()["right"] == made()["not"]
+    assert len(results()["not"]) > 500
+    assert any(isinstance(one, list) for one in results()["not"]), "nothing was refused"
+    assert results()["right"] == results()["not"]
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_seen(bug: str) -> None:
     assert SOURCE.count(BUGS[bug][0]) == 1
-    assert made()[bug] != made()["not"]
+    assert results()[bug] != results()["not"]
