@@ -1,20 +1,26 @@
 """`underpaint certify`: is a verifier that somebody else wrote lossless?"""
 
-import json
-import os
-import shlex
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.cli.certify_case import (
+    SCRIPTED_SUFFIX,
+    beside,
+    check_place,
+    fails_again,
+    read_case,
+    spec_to_dict,
+    write_case,
+)
 from underpaint.cli.certify_live import DEFAULT_METHODS, certify_live
 from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import MethodSettings, grouped
-from underpaint.cli.outputs import check_replaceable, output_file
+from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
     Column,
@@ -23,7 +29,6 @@ from underpaint.cli.terminal import (
     JsonFile,
     ResultTable,
     check_json,
-    note,
     show,
     write_json,
 )
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
     from underpaint.sim.certify.adapters import Interface, Spec
     from underpaint.sim.certify.case import VerifierCase
     from underpaint.sim.certify.certificate import Certificate
-    from underpaint.sim.certify.measurement import Effort
     from underpaint.sim.certify.verifier import Verifier
 
 
@@ -42,8 +46,8 @@ _NO_LIVE = LiveOptions()
 NOTHING = "stopped: nothing was written"
 NOT_LOSSLESS = 1
 """The exit code of a verifier that is biased or faulty."""
-SCRIPTED_SUFFIX = ".py"
-"""The ending of a failing case that is written as a script."""
+MARGIN, TIMEOUT = 0.03, 10.0
+"""The defaults of `--margin` and `--timeout`."""
 
 
 @grouped
@@ -90,10 +94,10 @@ def certify(
     seed: Annotated[int, typer.Option(help="Seed of the cases.", min=0, max=MOST_SEED)] = 0,
     margin: Annotated[
         float, typer.Option(help="When tested by samples: the smallest error of a probability that must be found.")
-    ] = 0.03,
+    ] = MARGIN,
     timeout: Annotated[
         float, typer.Option(help="Seconds without an answer after which it counts as hanging.", min=0.1, max=86_400)
-    ] = 10.0,
+    ] = TIMEOUT,
     seconds: Annotated[
         float, typer.Option(help="Start no further case after this many seconds.", min=1, max=86_400)
     ] = 300.0,
@@ -137,11 +141,12 @@ def certify(
     Exit code 0: lossless on every case, or but for a boundary (unless --strict), or within its promise. Exit code 1:
     biased, or faulty: it raises, hangs or returns nonsense. Exit code 2: bad input.
     """
-    from underpaint.artifacts.files import check_apart, check_file_writable
-    from underpaint.sim.certify.adapters import Spec, interface_of
+    from underpaint.artifacts.files import check_apart
+    from underpaint.sim.certify.adapters import Spec, interface_of, needs_chain
     from underpaint.sim.certify.certificate import certify as judged
     from underpaint.sim.certify.isolated import open_isolated
     from underpaint.sim.certify.measurement import Effort
+    from underpaint.sim.certify.reproduce import check_scriptable
 
     if gallery:
         _list_gallery(form)
@@ -150,10 +155,13 @@ def certify(
         with bad_input():
             if verifier is not None or replay is not None:
                 raise ValueError("--live: expected methods to judge on a live model, got a verifier; leave one out")
+            if promise or strict or out is not None:
+                raise ValueError("--promise, --strict and --out judge a verifier; leave them out with --live")
         with on_interrupt(lambda: NOTHING):
             if not certify_live(live, methods, setting or (), top_k, json_file, form):
                 raise typer.Exit(NOT_LOSSLESS)
         return
+    case: VerifierCase | None = None
     with bad_input():
         live.check(None, None, None, "cpu")
         if methods is not None or setting or top_k is not None:
@@ -162,42 +170,47 @@ def certify(
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
         place = out or DEFAULT_OUT
         if replay is None:
-            check_replaceable("--out", place, "py" if place.suffix == SCRIPTED_SUFFIX else "json")
-            check_file_writable(place)
+            check_place(place)
         check_json(json_file)
-        check_apart({"--out": place, "--json": json_file})
+        check_apart({"--out": place, "the file beside --out": beside(place), "--json": json_file})
         promises = [_read_promise(text) for text in promise or ()] or [((), None)]
         if json_file is not None and len(promises) > 1:
             raise ValueError(f"--json: expected one --promise, got {len(promises)}; judge one setting at a time")
-        named = None
-        if verifier is not None:
-            named = Spec(verifier, cast("Interface", interface), seeds, bits, promises[0][0])
+        named = None if verifier is None else Spec(verifier, cast("Interface", interface), seeds, bits)
         if replay is not None:
-            case, spec, cycles = _read_case(replay, named)
-            kind, only_chains = case.drawn, chain
+            case, spec, cycles = read_case(replay, named)
+            spec = spec if bits is None else replace(spec, bits=bits)
+            kind, only_chains = case.drawn, chain or needs_chain(spec)
         elif named is None:
             raise ValueError("name a verifier: module:function, file.py:function, rule:NAME or gallery:NAME")
         else:
-            case, spec = None, named
+            spec = named
             kind, only_chains = _trees(spec, drawn, chain)
+            if place.suffix == SCRIPTED_SUFFIX:
+                check_scriptable(spec.target, interface_of(spec))
         if cycles > 1 and interface_of(spec) not in ("session", "rule") and not spec.target.startswith("rule:"):
             raise ValueError(f"--cycles: expected a session or a rule, got {spec.target} as {interface_of(spec)}")
-        effort = Effort(margin=margin, seed=seed, bits=bits, cycles=cycles)
+        # Without settings a replay keeps those of its file.
+        specs = [replace(spec, settings=settings) if settings else spec for settings, _ in promises]
+        effort = Effort(margin=margin, seed=seed, bits=spec.bits, cycles=cycles)
     code = 0
-    for settings, bound in promises:
-        one = replace(spec, settings=settings) if settings else spec
+    for one, (_, bound) in zip(specs, promises, strict=True):
         with bad_input():
             opening = open_isolated(one, timeout)
         with on_interrupt(lambda: NOTHING), opening as opened:
             with bad_input():
                 _check_first_call(one, opened, kind, only_chains)
             if case is not None:
-                _replay(case, opened, effort, spec)
-                return
+                code = NOT_LOSSLESS if fails_again(case, opened, effort, one, bound, strict) else code
+                continue
             certificate = judged(opened, kind, only_chains, cases, seed, effort, shrink_seconds, seconds, bound)
-        failed = certificate.verdict in ("biased", "faulty") or (strict and certificate.count("boundary") > 0)
-        _report(certificate, one, json_file, place if failed and not code else None)
-        code = NOT_LOSSLESS if failed else code
+        _report(certificate, one, json_file)
+        if certificate.verdict in ("biased", "faulty") or (strict and certificate.count("boundary") > 0):
+            if not code:
+                again = _changed(margin, seed, timeout, bound, strict)
+                as_text = Format.json if json_file == STANDARD_OUTPUT else Format.table
+                write_case(place, certificate, one, again, as_text)
+            code = NOT_LOSSLESS
     if code:
         raise typer.Exit(code)
 
@@ -229,54 +242,25 @@ def _read_promise(text: str) -> tuple[tuple[tuple[str, float], ...], float | Non
         ) from None
 
 
-def _report(certificate: "Certificate", spec: "Spec", json_file: Path | None, place: Path | None) -> None:
-    """Print a certificate; also write it to `json_file`, and its smallest failing case to `place`, if given."""
-    from underpaint.artifacts.manifest import write_beside
+def _report(certificate: "Certificate", spec: "Spec", json_file: Path | None) -> None:
+    """Print a certificate; also write it to `json_file`, if given."""
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.sim.certify.adapters import interface_of, with_whole_path
-    from underpaint.sim.certify.certificate import finding_to_dict
     from underpaint.sim.certify.report import certificate_lines
-    from underpaint.sim.certify.reproduce import script
 
-    machine, command = describe_machine(), typed_command()
     if json_file is not None:
-        values = {"verifier": _spec_to_dict(spec), **certificate.to_dict()}
-        write_json(json_file, with_envelope("certify", machine, command, values))
-    as_text = Format.json if json_file == STANDARD_OUTPUT else Format.table
+        values = {"verifier": spec_to_dict(spec), **certificate.to_dict()}
+        write_json(json_file, with_envelope("certify", describe_machine(), typed_command(), values))
     lines = certificate_lines(certificate, spec.target, dict(spec.settings))
     typer.echo("\n".join(lines), err=json_file == STANDARD_OUTPUT)
-    if place is None:
-        return
-    first = certificate.first
-    if place.suffix == SCRIPTED_SUFFIX:
-        with bad_input():
-            text = script(first.case, first.measured, spec.target, interface_of(spec), certificate.cycles)
-        write_beside(place, text.encode())
-        note(f"the case is in {place}; again with: python {place}", as_text)
-        return
-    values = {
-        "verifier": {**_spec_to_dict(spec), "target": with_whole_path(spec.target)},
-        "case": first.case.to_dict(),
-        "cycles": certificate.cycles,
-        "finding": finding_to_dict(first.measured),
-        "looks_like": certificate.to_dict()["looks_like"],
-    }
-    write_beside(place, _as_json(with_envelope("certify-case", machine, command, values)))
-    note(f"the case is in {place}; again with: {_replay_command(place, spec)}", as_text)
 
 
-def _spec_to_dict(spec: "Spec") -> dict[str, Any]:
-    return {**asdict(spec), "settings": dict(spec.settings)}
-
-
-def _replay_command(out: Path, spec: "Spec") -> str:
-    """Return a command that replays the case from any folder, with the loaded plug-ins, a program from this one."""
-    from underpaint.algos.plugins import loaded_plugins
-
-    plugins = [f"--plugin={name}" for name in loaded_plugins()]
-    command = shlex.join(["underpaint", *plugins, "certify", "--replay", str(out.resolve())])
-    return f"cd {shlex.quote(os.getcwd())} && {command}" if spec.interface == "process" else command
+def _changed(margin: float, seed: int, timeout: float, bound: float | None, strict: bool) -> list[str]:
+    """Return the options that change how a case is judged, where they are not the defaults."""
+    values = {"--margin": (margin, MARGIN), "--seed": (seed, 0), "--timeout": (timeout, TIMEOUT)}
+    options = [f"{name}={value}" for name, (value, default) in values.items() if value != default]
+    options += [] if bound is None else [f"--promise=tv<={bound}"]
+    return [*options, "--strict"] if strict else options
 
 
 def _trees(spec: "Spec", drawn: str | None, chain: bool) -> "tuple[Drawn, bool]":
@@ -292,44 +276,9 @@ def _trees(spec: "Spec", drawn: str | None, chain: bool) -> "tuple[Drawn, bool]"
     raise ValueError(f"--drawn: expected one of {', '.join(DRAWN)}, got {kind!r}")
 
 
-def _read_case(path: Path, named: "Spec | None") -> "tuple[VerifierCase, Spec, int]":
-    from underpaint.artifacts.results import read_results
-    from underpaint.sim.certify.adapters import Spec
-    from underpaint.sim.certify.case import case_from_dict
-
-    record = read_results(path)
-    if record["kind"] != "certify-case":
-        raise ValueError(f"{path}: expected a failing case that certify wrote, got results of kind '{record['kind']}'")
-    verifier = record["verifier"]
-    spec = named or Spec(
-        verifier["target"],
-        verifier.get("interface", "function"),
-        verifier.get("seeds", False),
-        verifier.get("bits"),
-        tuple(verifier.get("settings", {}).items()),
-    )
-    return case_from_dict(record["case"]), spec, record.get("cycles", 1)
-
-
-def _replay(case: "VerifierCase", opened: "Verifier", effort: "Effort", spec: "Spec") -> None:
-    from underpaint.sim.certify.measure import find_bits, measure
-    from underpaint.sim.certify.report import case_lines, finding_lines
-
-    measurement = measure(case, opened, replace(effort, bits=effort.bits or find_bits(opened, case)))
-    verdict = "lossless but for a boundary" if measurement.kind == "boundary" else measurement.kind
-    typer.echo(f"{spec.target}: {verdict} on this case")
-    typer.echo("\n".join((*case_lines(case, measurement), *finding_lines(measurement))))
-    if measurement.kind in ("biased", "faulty"):
-        raise typer.Exit(NOT_LOSSLESS)
-
-
-def _as_json(values: dict[str, Any]) -> bytes:
-    return (json.dumps(values, indent=1) + "\n").encode()
-
-
 def _list_gallery(form: Format) -> None:
-    from underpaint.sim.certify.session_slips import SESSION_SLIPS
-    from underpaint.sim.certify.slips import SLIPS
+    from underpaint.sim.certify.mistakes import MISTAKES
+    from underpaint.sim.certify.session_mistakes import SESSION_MISTAKES
 
     columns = (
         *(Column("name"), Column("layout"), Column("right")),
@@ -342,7 +291,7 @@ def _list_gallery(form: Format) -> None:
     rows = [
         row("right", "function", "token-wise verification with nothing exchanged"),
         row("right-session", "session", "drafter and token-wise verification with nothing exchanged"),
-        *(row(one.name, "session", one.summary, one.report) for one in SESSION_SLIPS),
-        *(row(one.name, "function", one.summary, one.report) for one in SLIPS),
+        *(row(one.name, "session", one.summary, one.report) for one in SESSION_MISTAKES),
+        *(row(one.name, "function", one.summary, one.report) for one in MISTAKES),
     ]
     show([ResultTable("gallery", columns, rows)], form)

@@ -27,7 +27,8 @@ def certify_live(
     """Enumerate small pictures of methods on a live model, and print their total variation from plain decoding.
 
     Args:
-        live: The live model. Its grid is the pictures' grid: 2x2 by default; "3" means 3x3.
+        live: The live model. Its grid is the pictures' grid: 2x2 by default; "3" means 3x3. Its drafter may have been
+            trained for any grid.
         methods: Comma-separated names; None for the default ones.
         setting: Settings of the methods, as `method.name=value`.
         top_k: Number of likeliest codes kept in each distribution; 2 by default.
@@ -39,6 +40,7 @@ def certify_live(
     """
     from underpaint.runtime.evaluation.comparison import build_methods, named_variants
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.live.drafter import drafter_grid
     from underpaint.runtime.live.enumerated import ROUNDING, SmallPictures
     from underpaint.runtime.methods.registry import PAPER
 
@@ -49,7 +51,12 @@ def certify_live(
         live.check(None, None, None, "cpu")
         side = live.grid or DEFAULT_GRID
         grid = Grid.read(side if "x" in side else f"{side}x{side}")
-        live_options = replace(live, grid=None, dtype="float32" if live.dtype == "auto" else live.dtype)
+        trained_for = None if live.drafter is None else drafter_grid(live.drafter)  # any; the pictures are smaller
+        live_options = replace(
+            live,
+            grid=None if trained_for is None else f"{trained_for.height}x{trained_for.width}",
+            dtype="float32" if live.dtype == "auto" else live.dtype,
+        )
         small = SmallPictures(live_options.open(), grid, 2 if top_k is None else top_k)
         temperature = small.sampling.temperature
         (plain,) = build_methods(small.pipeline, named_variants(("ar",), {}), temperature, PAPER)

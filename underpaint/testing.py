@@ -24,7 +24,7 @@ import numpy as np
 
 from underpaint.algos.chance import sampling
 from underpaint.algos.tree import Drawn, Verdict, emitted
-from underpaint.sim.certify.adapters import Interface, verifier_of
+from underpaint.sim.certify.adapters import COVERED, Interface, copied, verifier_of
 from underpaint.sim.certify.case import DraftRequest, VerifierCase
 from underpaint.sim.certify.certificate import Certificate, certify
 from underpaint.sim.certify.layouts import LAYOUTS
@@ -111,7 +111,7 @@ def assert_lossless(
 
     Args:
         rule: The acceptance rule or verifier.
-        drawn: How sibling tokens are drawn: "iid", "without_replacement" or "top_k".
+        drawn: How sibling tokens are drawn: "iid", "without_replacement" or "top_k". Layouts of chains need "iid".
         chain: Whether to check chains only.
         interface: How `rule` is called; see the description of this module.
         cycles: Number of consecutive cycles, of a rule or a session.
@@ -125,6 +125,7 @@ def assert_lossless(
 
     Raises:
         AssertionError: The rule is biased or faulty; the message shows the smallest failing case.
+        ValueError: The layout is not judged on trees that are drawn so.
     """
     certificate = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, None)
     if certificate.verdict != "lossless" and (strict or certificate.verdict != "lossless but for a boundary"):
@@ -200,7 +201,8 @@ def _pairs(
         pairs: list[tuple[str, Any, Any]] = []
         for turn in range(SEEDS):
             one, two = (
-                rule(draft.tree, draft.target_probs.copy(), sampling(seed, turn).cycle(1)) for rule in (first, second)
+                rule(clone.tree, clone.target_probs, sampling(seed, turn).cycle(1))
+                for rule, clone in ((first, copied(draft)), (second, copied(draft)))
             )
             pairs.append((f"noise of seed {seed}, image {turn}", one, two))
         return pairs
@@ -232,6 +234,12 @@ def _judge(
     seed: int,
     promise: float | None,
 ) -> Certificate:
+    if interface in LAYOUTS and drawn not in COVERED[interface]:
+        kinds = sorted(COVERED[interface])
+        raise ValueError(
+            f"drawn: interface {interface!r} is judged on {' or '.join(kinds)} trees, got {drawn!r}; pass "
+            f"drawn={kinds[0]!r}"
+        )
     count = CASES[_chosen["profile"]] if cases is None else cases
     verifier = verifier_of(rule, interface, bits)
     effort = replace(Effort(seed=seed, cycles=cycles, bits=bits), checks=512)

@@ -31,7 +31,7 @@ def tree_target_only(
 ) -> None:
     """Siblings share their parent's uniform: a child is accepted where it falls on the child's target mass.
 
-    In the style of SGLang's target-only tree sampler (see `TreeLayout` for the arrays). The slips: at_zero accepts a
+    In the style of SGLang's target-only tree sampler (see `TreeLayout` for the arrays). Mistakes: at_zero accepts a
     token of probability 0 at a uniform of 0; mass_kept goes on with the siblings' mass below an accepted node;
     own_mass_left leaves rejected tokens in the final draw; shifted judges by another node's row.
     """
@@ -77,7 +77,7 @@ def chain_rejection(
 ) -> IntArray:
     """Speculative sampling of a batch of chains, the extra token by inverse CDF (see `ChainLayout` for the arrays).
 
-    The slips: shifted judges by another position's row; no_residual draws from the target after a rejection.
+    Mistakes: shifted judges by another position's row; no_residual draws from the target after a rejection.
     """
     count, length, _ = draft_probs.shape
     output = np.full((count, length + 1), -1, dtype=np.int64)
@@ -114,7 +114,7 @@ def flat_chain_rejection(
 ) -> IntArray:
     """Speculative sampling in vLLM's layout: recovered tokens by a race of exponentials (see `FlatChainLayout`).
 
-    The slips: recovered_from_target races by the target instead of the residual; capped cuts the ratio to 0 or 1.
+    Mistakes: recovered_from_target races by the target instead of the residual; capped cuts the ratio to 0 or 1.
     """
     output = np.full((len(num_draft_tokens), max_spec_len + 1), -1, dtype=np.int64)
     start = 0

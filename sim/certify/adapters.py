@@ -6,7 +6,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -15,15 +15,15 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Enumerating, Role, enumerate_outcomes
 from underpaint.algos.plugin_guard import PluginError
-from underpaint.algos.registry import suggest
+from underpaint.algos.registry import build, suggest
 from underpaint.algos.tree import DRAWN, Drawn, Verdict, emitted
 from underpaint.sim.certify.case import ROOT_TOKEN, DraftRequest, Tokens, VerifierCase
 from underpaint.sim.certify.layouts import LAYOUTS
 from underpaint.sim.certify.measure import EXACT
+from underpaint.sim.certify.mistakes import BY_NAME, RIGHT
 from underpaint.sim.certify.noise import NoiseExhausted
-from underpaint.sim.certify.session_slips import RIGHT_SESSION, SESSIONS
+from underpaint.sim.certify.session_mistakes import RIGHT_SESSION, SESSIONS
 from underpaint.sim.certify.sessions import SessionVerifier
-from underpaint.sim.certify.slips import BY_NAME, RIGHT
 from underpaint.sim.certify.token_wise import TokenWiseWalk, WalkOfDraft
 from underpaint.sim.certify.verifier import Fault, Noise, Verifier, find_fault
 
@@ -83,8 +83,8 @@ class Spec:
         if self.target.startswith(RULE):
             RULES[self.target.removeprefix(RULE)].check_covers(drawn)
             return
-        slip = BY_NAME.get(self.target.removeprefix(GALLERY)) if self.target.startswith(GALLERY) else None
-        covered = slip.drawn if slip is not None else COVERED.get(interface_of(self), frozenset(DRAWN))
+        mistake = BY_NAME.get(self.target.removeprefix(GALLERY)) if self.target.startswith(GALLERY) else None
+        covered = mistake.drawn if mistake is not None else COVERED.get(interface_of(self), frozenset(DRAWN))
         if drawn not in covered:
             raise ValueError(f"--drawn: {self.target} is judged on {' or '.join(sorted(covered))} trees, not '{drawn}'")
 
@@ -127,10 +127,13 @@ class RuleVerifier(Verifier):
     noise: Noise = field(default="decisions", init=False)
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        clone = copied(draft)
-        outcomes = enumerate_outcomes(lambda chance: guarded(lambda: self.rule(clone.tree, clone.target_probs, chance)))
+        outcomes = enumerate_outcomes(partial(self._decide, draft))
         verdicts = {verdict: share for verdict, share in outcomes.items() if isinstance(verdict, Verdict)}
         return next((fault for fault in outcomes if isinstance(fault, Fault)), verdicts)
+
+    def _decide(self, draft: DraftRequest, chance: Enumerating) -> Verdict | Fault:
+        clone = copied(draft)
+        return guarded(partial(self.rule, clone.tree, clone.target_probs, chance))
 
     def enumerate_run(self, case: VerifierCase, cycles: int) -> dict[Tokens, float] | Fault:
         def program(chance: Enumerating) -> Tokens | Fault:
@@ -141,7 +144,7 @@ class RuleVerifier(Verifier):
                 for node in range(1, len(case.parents)):
                     drafted += (cycle_chance.draw(case.offered(node, drafted, tokens), At(Role.DRAFT, node)),)
                 draft = case.draft_of(drafted, tokens)
-                verdict = guarded(partial(self.rule, draft.tree, draft.target_probs, cycle_chance))
+                verdict = self._decide(draft, cycle_chance)
                 if isinstance(verdict, Fault):
                     return verdict
                 if (fault := find_fault(draft, verdict)) is not None:
@@ -155,8 +158,9 @@ class RuleVerifier(Verifier):
 
 
 def copied(draft: DraftRequest) -> DraftRequest:
-    """A draft with copied target distributions, so that a verifier may write into them."""
-    return DraftRequest(draft.tree, draft.target_probs.copy(), draft.raw_probs.copy(), draft.allowed)
+    """A draft with copied tokens and distributions, so that a verifier may write into them."""
+    tree = replace(draft.tree, tokens=draft.tree.tokens.copy(), draft_probs=draft.tree.draft_probs.copy())
+    return DraftRequest(tree, draft.target_probs.copy(), draft.raw_probs.copy(), draft.allowed.copy())
 
 
 def guarded(call: Callable[[], Any]) -> Verdict | Fault:
@@ -260,7 +264,7 @@ def open_verifier(spec: Spec) -> Verifier:
                 f"rule '{rule.name}' needs a codebook, which these cases have none of; `underpaint exact "
                 f"{rule.name}` gives its exact bias"
             )
-        return RuleVerifier(rule.make(**settings))
+        return RuleVerifier(build(rule.make, settings, f"rule '{rule.name}'"))
     verify = find_callable(spec.target)
     if settings:
         verify = partial(verify, **settings)

@@ -1,50 +1,31 @@
-"""Certify a verifier: is it lossless? If not: its bias, smallest failing case, failing node and nearest known slip."""
+"""Certify a verifier: is it lossless? If not: its bias, smallest failing case, failing node, nearest known mistake."""
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from underpaint.algos.enumeration import total_variation
-from underpaint.algos.tree import Drawn, Verdict
-from underpaint.sim.certify.adapters import WalkVerifier
+from underpaint.algos.tree import Drawn
 from underpaint.sim.certify.case import VerifierCase
+from underpaint.sim.certify.likeness import MISTAKE_EFFORT, Likeness, looks_like
 from underpaint.sim.certify.measure import EXACT, find_bits, measure
 from underpaint.sim.certify.measurement import Effort, Kind, Measurement
 from underpaint.sim.certify.search import cases_to_judge, fixed_cases, precision_case, shrink
-from underpaint.sim.certify.session_slips import SESSION_SLIPS, SESSIONS
-from underpaint.sim.certify.sessions import SessionVerifier
-from underpaint.sim.certify.slips import BY_NAME, SLIPS
-from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, find_impossible, session_uniforms
+from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, session_uniforms
 
 VerdictName: TypeAlias = Literal["lossless", "lossless but for a boundary", "within its bound", "biased", "faulty"]
 """The verdict of a certificate. "lossless": the target's distribution on every case. "lossless but for a boundary": the
 same up to rounding, but a uniform at the end of its range emits a token of probability 0. "within its bound": biased by
-no more than it promises. "biased": by more. "faulty": it raised an error, hung, or returned an invalid decision."""
+no more than it promises, as far as samples show. "biased": by more. "faulty": it raised an error, hung, or returned an
+invalid decision."""
 KINDS: tuple[Kind, ...] = ("faulty", "biased", "boundary")
 """The kinds of failing cases, the worst first."""
 FULL_EFFORT_CASES = 3
 """After this many biased cases, the remaining cases are only counted, so they are measured with less effort."""
 KEPT_SHARE = 0.5
 """A smaller case replaces a biased one if it keeps at least this share of its total variation."""
-NEAR = 0.25
-"""A slip is reported as near if its distance is at most this share of its own total variation from the target."""
-SLIP_EFFORT = Effort(checks=128)
-"""Less effort, for measurements that are compared with a fully checked one: known slips and smaller cases."""
-
-
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """The known slips nearest to the verifier. same: whether they match it within tolerance on the cases."""
-
-    names: tuple[str, ...]
-    same: bool
-    distance: float
-    summary: str
-    report: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +35,7 @@ class Finding:
     Attributes:
         kind: What the cases show.
         count: Number of cases of this kind.
-        worst: The case with the largest total variation.
+        worst: The case with the largest total variation; if some break a promise, of those.
         total_variation: The total variation of `worst`.
         case: The smallest case found that fails in the same way.
         measured: The measurement of `case`.
@@ -87,8 +68,9 @@ class Certificate:
         how: The methods by which distributions were measured.
         largest: The largest total variation of a case that no fault stopped.
         unseen: The largest `Measurement.unseen` of a case.
+        at_most: The largest upper limit of the total variation of a biased case; 0 without one.
         findings: One finding per kind of failing case, the worst kind first.
-        looks_like: The nearest known slips; None if there is no finding, or none is near.
+        looks_like: The nearest known mistakes; None if there is no finding, or none is near.
     """
 
     verdict: VerdictName
@@ -103,6 +85,7 @@ class Certificate:
     how: tuple[str, ...]
     largest: float
     unseen: float
+    at_most: float
     findings: tuple[Finding, ...] = ()
     looks_like: Likeness | None = None
 
@@ -151,14 +134,21 @@ class _Tally:
         cases = [one for one in self.cases if one[1].kind == kind]
         return sorted(cases, key=lambda one: -one[1].total_variation)
 
-    def verdict(self, promise: float | None, bits: int) -> VerdictName:
-        biased = self.of("biased")
-        if self.of("faulty"):
-            return "faulty"
-        if biased:
-            limit = -1.0 if promise is None else promise + EXACT[bits]
-            return "within its bound" if max(one.at_least for _, one in biased) <= limit else "biased"
-        return "lossless but for a boundary" if self.of("boundary") else "lossless"
+
+def verdict_of(measurements: Sequence[Measurement], promise: float | None, bits: int) -> VerdictName:
+    """The verdict on a verifier that was measured at this precision; see `certify` for its promise."""
+    kinds = {one.kind for one in measurements}
+    if "faulty" in kinds:
+        return "faulty"
+    if "biased" in kinds:
+        kept = max(one.at_least for one in measurements) <= _limit(promise, bits)
+        return "within its bound" if kept else "biased"
+    return "lossless but for a boundary" if "boundary" in kinds else "lossless"
+
+
+def _limit(promise: float | None, bits: int) -> float:
+    """The largest total variation that keeps a promise, rounding included; below 0 without a promise."""
+    return -1.0 if promise is None else promise + EXACT[bits]
 
 
 def certify(
@@ -190,7 +180,7 @@ def certify(
     if effort.bits is None:
         effort = replace(effort, bits=find_bits(verifier, precision_case(drawn)))
     assert effort.bits is not None
-    quick = replace(effort, checks=min(effort.checks, SLIP_EFFORT.checks))
+    quick = replace(effort, checks=min(effort.checks, MISTAKE_EFFORT.checks))
     tally = _Tally()
     for case in cases_to_judge(drawn, chain, count, seed, effort.cycles):
         if time.monotonic() - begun > seconds and tally.cases:
@@ -200,15 +190,16 @@ def certify(
         tally.cases.append((case, measurement))
         if measurement.fault is not None and measurement.fault.kind == "hang":
             break  # every further hang would cost a whole time-out
+    limit = _limit(promise, effort.bits)
     findings = tuple(
-        _finding(kind, tally.of(kind), verifier, effort, shrink_seconds) for kind in KINDS if tally.of(kind)
+        _finding(kind, tally.of(kind), verifier, effort, shrink_seconds, limit) for kind in KINDS if tally.of(kind)
     )
     likeness = None
     if findings:
         first = findings[0]
         likeness = looks_like([*tally.of(first.kind)[:FULL_EFFORT_CASES], (first.case, first.measured)], effort.cycles)
     return Certificate(
-        verdict=tally.verdict(promise, effort.bits),
+        verdict=verdict_of([one for _, one in tally.cases], promise, effort.bits),
         promise=promise,
         drawn=drawn,
         chain=chain,
@@ -220,30 +211,44 @@ def certify(
         how=tuple(sorted({one.how for _, one in tally.cases})),
         largest=max((one.total_variation for _, one in tally.cases if not one.stopped), default=0.0),
         unseen=max(one.unseen for _, one in tally.cases),
+        at_most=max((one.difference.highest for _, one in tally.cases if one.difference), default=0.0),
         findings=findings,
         looks_like=likeness,
     )
 
 
 def _finding(
-    kind: Kind, failing: list[tuple[VerifierCase, Measurement]], verifier: Verifier, effort: Effort, seconds: float
+    kind: Kind,
+    failing: list[tuple[VerifierCase, Measurement]],
+    verifier: Verifier,
+    effort: Effort,
+    seconds: float,
+    limit: float,
 ) -> Finding:
-    """Shrink the case with the largest total variation; it must keep its kind."""
-    worst, seen = failing[0]
-    fault = seen.fault.kind if seen.fault and kind == "faulty" else None
-    quick = replace(effort, checks=min(effort.checks, SLIP_EFFORT.checks))
-    least = KEPT_SHARE * seen.total_variation if kind == "biased" else 0.0
+    """Shrink the worst case of a kind; it must fail in the same way, and stay above the limit if it is above it."""
+    above = [one for one in failing if one[1].at_least > limit]
+    worst, seen = (above or failing)[0]
+    quick = replace(effort, checks=min(effort.checks, MISTAKE_EFFORT.checks))
+    least = KEPT_SHARE * seen.total_variation
 
-    def fails(one: VerifierCase) -> bool:
-        got = measure(one, verifier, quick)
-        same = got.kind == kind and (fault is None or (got.fault is not None and got.fault.kind == fault))
-        return same and got.total_variation >= least
+    def fails_alike(got: Measurement) -> bool:
+        if kind == "biased":
+            return got.kind == kind and got.total_variation >= least and (not above or got.at_least > limit)
+        return got.kind == kind and _name_of(got.fault) == _name_of(seen.fault)
 
-    case, shrunk = shrink(fails, worst, 0.0 if fault == "hang" else seconds)
+    hangs = seen.fault is not None and seen.fault.kind == "hang"
+    case, shrunk = shrink(lambda one: fails_alike(measure(one, verifier, quick)), worst, 0.0 if hangs else seconds)
     measured = measure(case, verifier, effort)
-    if measured.kind != kind:  # the verifier decided differently this time: keep the first measurement
+    if not fails_alike(measured):  # the verifier decided differently this time: keep the first measurement
         case, measured, shrunk = worst, seen, False
     return Finding(kind, len(failing), worst, seen.total_variation, case, measured, shrunk)
+
+
+def _name_of(fault: Fault | None) -> str | None:
+    """What a fault is called: its kind, and for a crash the exception."""
+    if fault is None:
+        return None
+    return f"{fault.kind}: {fault.detail.partition(':')[0]}" if fault.kind == "crash" else fault.kind
 
 
 def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
@@ -269,68 +274,6 @@ def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
             f"its first call is no decision ({reply.kind}: {reply.detail}); expected {expected} as "
             f"docs/how-to/certify-a-verifier.md says{remedy}"
         )
-
-
-def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int = 1) -> Likeness | None:
-    """Find the known slips whose decisions have the measured distributions, or the nearest ones. failing: the smallest
-    case comes last. It is compared with every slip, the others only with the slips near it.
-    """
-    case, measurement = failing[-1]
-    tolerance = 0.02 if any(measurement.how == "samples" for _, measurement in failing) else EXACT[24]
-    if cycles > 1 or (measurement.decisions and not isinstance(next(iter(measurement.decisions[0])), Verdict)):
-        descriptions = {slip.name: (slip.summary, slip.report) for slip in SESSION_SLIPS}
-        tolerance = min(tolerance, 0.1 * measurement.total_variation)
-    else:
-        slips = [slip for slip in SLIPS if all(case.drawn in slip.drawn for case, _ in failing)]
-        descriptions = {slip.name: (slip.summary, slip.report) for slip in slips}
-    scores = dict.fromkeys(descriptions, 0.0)
-    for case, measurement in reversed(failing):
-        for name in scores:
-            scores[name] = max(scores[name], _distance(case, measurement, _by_slip(name, case, cycles)))
-        same = {name: score for name, score in scores.items() if score <= tolerance}
-        near = {
-            name: score
-            for name, score in scores.items()
-            if score <= NEAR * _by_slip(name, case, cycles).total_variation
-        }
-        scores = same or near
-    if not scores:
-        return None
-    best = min(scores.values())
-    names = tuple(name for name, score in scores.items() if score <= max(best, tolerance))
-    return Likeness(names, best <= tolerance, best, *descriptions[names[0]])
-
-
-@lru_cache(maxsize=512)
-def _by_slip(name: str, case: VerifierCase, cycles: int) -> Measurement:
-    if name in SESSIONS:
-        return measure(case, SessionVerifier(SESSIONS[name].session), replace(SLIP_EFFORT, cycles=cycles))
-    return measure(case, WalkVerifier(BY_NAME[name].verify), SLIP_EFFORT)
-
-
-def _distance(case: VerifierCase, measurement: Measurement, other: Measurement) -> float:
-    """Total variation between the decisions of two verifiers; 1 if they do not show the same fault."""
-    kinds = [one.fault.kind if one.fault else None for one in (measurement, other)]
-    if kinds[0] != kinds[1] or measurement.stopped or other.stopped:
-        same = measurement.fault == other.fault and measurement.fault_noise == other.fault_noise
-        return 0.0 if same and measurement.stopped and other.stopped else 1.0
-    if len(measurement.decisions) != len(case.drafts):  # a session has one distribution, of the emitted tokens
-        return total_variation(measurement.decisions[0], other.decisions[0])
-    if _impossible(case, measurement.decisions) != _impossible(case, other.decisions) and measurement.how != "samples":
-        return 1.0
-    return sum(
-        weight * total_variation(one, two)
-        for (weight, _), one, two in zip(case.drafts, measurement.decisions, other.decisions, strict=True)
-    )
-
-
-def _impossible(case: VerifierCase, decisions: Sequence[Mapping[Hashable, float]]) -> set[tuple[int, Hashable]]:
-    return {
-        (item, verdict)
-        for item, ((_, draft), one) in enumerate(zip(case.drafts, decisions, strict=True))
-        for verdict in one
-        if isinstance(verdict, Verdict) and find_impossible(draft, verdict) is not None
-    }
 
 
 def finding_to_dict(measurement: Measurement) -> dict[str, Any]:

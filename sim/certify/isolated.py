@@ -22,11 +22,13 @@ from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped
 
 STARTUP_SECONDS = 120.0
 """Time limit for importing the verifier's module."""
+BATCH = 8
+"""Number of drafts in a call of a batched kernel; so few that a slow kernel does not count as hung."""
 
 
 class IsolatedVerifier(Verifier):
-    """The verifier that a spec names, in a child process that is restarted after a crash or a hang. After `timeout`
-    seconds without an answer, it counts as hung. Raises ValueError if the spec names no verifier.
+    """The verifier that a spec names, in a child process that is restarted after a crash or a hang. A call that takes
+    more than `timeout` seconds counts as hung. Raises ValueError if the spec names no verifier.
     """
 
     def __init__(self, spec: Spec, timeout: float = 10.0) -> None:
@@ -155,7 +157,8 @@ def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]
         connection.send(str(error))
         return
     connection.send((verifier.noise, verifier.bits))
-    together = interface_of(spec) in LAYOUTS
+    interface = interface_of(spec)
+    batch = BATCH if interface in LAYOUTS and LAYOUTS[interface].batched else 1
     while True:
         try:
             question, *arguments = connection.recv()
@@ -167,13 +170,13 @@ def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]
                 continue
             noise, first, *rest = arguments
             answers: list[Any] = []
-            for start in range(0, len(noise), len(noise) if together else 1):
+            for start in range(0, len(noise), batch):
                 at.value = start
-                rows = slice(start, None if together else start + 1)
+                rows = slice(start, start + batch)
                 if question == "run":
                     answers += verifier.run(first, rest[0], noise[rows])
                 else:
                     answers += verifier.decide(first[rows], noise[rows])
             connection.send(answers)
         except VerifierStopped as stopped:
-            connection.send(stopped)
+            connection.send(stopped if batch > 1 else VerifierStopped(stopped.fault, at.value))

@@ -149,12 +149,16 @@ class FlatChainLayout(KernelVerifier):
         _require_chains(drafts)
         count, length = len(drafts), drafts[0].tree.size - 1
         vocab_size = drafts[0].target_probs.shape[1]
-        random = np.random.default_rng(noise[:, 0].astype(np.int64))
-        cumulated = np.stack([draft.target_probs[-1] for draft in drafts]).cumsum(axis=1)
-        bonus = (cumulated <= random.random((count, 1)) * cumulated[:, -1:]).sum(axis=1)
+        # A seed gives the same noise in any batch, so that a request alone repeats its fault.
+        generators = [np.random.default_rng(int(seed)) for seed in noise[:, 0]]
         last = None if self.with_bonus else -1
-        more: dict[str, Any] = {} if self.with_bonus else {"bonus_token_ids": bonus[:, None].astype(np.int32)}
-        races = (count, length + 1, vocab_size) if self.with_bonus else (count, vocab_size)
+        races = (length + 1, vocab_size) if self.with_bonus else (vocab_size,)
+        more: dict[str, Any] = {}
+        if not self.with_bonus:
+            cumulated = np.stack([draft.target_probs[-1] for draft in drafts]).cumsum(axis=1)
+            bonus_noise = np.array([[random.random()] for random in generators])
+            bonus = (cumulated <= bonus_noise * cumulated[:, -1:]).sum(axis=1)
+            more["bonus_token_ids"] = bonus[:, None].astype(np.int32)
         returned = self.call(
             draft_token_ids=np.concatenate([draft.tree.tokens[1:] for draft in drafts]).astype(np.int32),
             num_draft_tokens=[length] * count,
@@ -162,10 +166,11 @@ class FlatChainLayout(KernelVerifier):
             cu_num_draft_tokens=np.arange(1, count + 1, dtype=np.int32) * length,
             draft_probs=np.concatenate([draft.tree.draft_probs[:-1] for draft in drafts]).astype(self.dtype),
             target_probs=np.concatenate([draft.target_probs[:last] for draft in drafts]).astype(self.dtype),
-            uniform_probs=random.random(count * length),
+            uniform_probs=np.concatenate([random.random(length) for random in generators]),
             # NumPy's float32 draws can be exactly 0; those of torch's `exponential_` cannot.
             exponential_noise=np.maximum(
-                random.standard_exponential(races, dtype=np.float32), np.finfo(np.float32).tiny
+                np.stack([random.standard_exponential(races, dtype=np.float32) for random in generators]),
+                np.finfo(np.float32).tiny,
             ).astype(self.dtype),
             **more,
         )
@@ -259,7 +264,7 @@ class TransformersLayout(KernelVerifier):
             rows = [np.log(one).astype(self.dtype)[None] for one in (tree.draft_probs[:-1], draft.target_probs)]
         with scripted_noise(noise[1:-1], noise[-1:]):
             returned = self.call(
-                candidate_input_ids=tree.tokens[None],
+                candidate_input_ids=tree.tokens[None].copy(),
                 candidate_logits=rows[0],
                 candidate_length=tree.size - 1,
                 new_logits=rows[1],
@@ -276,20 +281,25 @@ def _with_bonus(kernel: Kernel, bits: int = 24) -> Verifier:
 
 
 class KernelLayout(NamedTuple):
-    """A layout of kernel arrays. open: (kernel, bits) -> the verifier. chain: whether it supports only chains."""
+    """A layout of kernel arrays.
+
+    open: (kernel, bits) -> the verifier. chain: whether it supports only chains. batched: whether a call holds several
+    drafts.
+    """
 
     open: Callable[..., Verifier]
     chain: bool
+    batched: bool
 
 
 LAYOUTS: Final[dict[str, KernelLayout]] = {
-    "eagle": KernelLayout(EagleLayout, False),
-    "sglang": KernelLayout(TreeLayout, False),
-    "flashinfer": KernelLayout(ChainLayout, True),
-    "vllm": KernelLayout(FlatChainLayout, True),
-    "vllm-block": KernelLayout(_with_bonus, True),
-    "tensorrt-llm": KernelLayout(TensorRTLayout, True),
-    "transformers": KernelLayout(TransformersLayout, True),
+    "eagle": KernelLayout(EagleLayout, chain=False, batched=False),
+    "sglang": KernelLayout(TreeLayout, chain=False, batched=True),
+    "flashinfer": KernelLayout(ChainLayout, chain=True, batched=True),
+    "vllm": KernelLayout(FlatChainLayout, chain=True, batched=True),
+    "vllm-block": KernelLayout(_with_bonus, chain=True, batched=True),
+    "tensorrt-llm": KernelLayout(TensorRTLayout, chain=True, batched=False),
+    "transformers": KernelLayout(TransformersLayout, chain=True, batched=False),
 }
 
 

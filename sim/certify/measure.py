@@ -39,7 +39,7 @@ def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None
     try:
         if verifier.noise == "decisions":
             distributions = subject.exact()
-            return _compared(case, subject, how, distributions, 0.0, sum(map(len, distributions)), EXACT[53])
+            return _compared(case, subject, how, distributions, 0.0, sum(map(len, distributions)), EXACT[bits])
         if verifier.noise != "seeds":
             how = "quantiles"
             try:
@@ -63,14 +63,25 @@ def sample_size(cells: int, margin: float, false_alarm: float = FALSE_ALARM, mis
 
 
 def find_bits(verifier: Verifier, case: VerifierCase) -> int:
-    """Measure the resolution at which a function decides: 8, 11, 24 or 53 bits.
+    """Measure the resolution at which a verifier decides: 8, 11, 24 or 53 bits.
+
+    A function that rounds its input shows it by its thresholds. Anything that only computes in float32 has a total
+    variation of the size of float32's rounding.
+    """
+    if verifier.noise == "seeds" or verifier.bits != 53:
+        return verifier.bits
+    if verifier.noise == "uniforms" and (bits := _bits_of_thresholds(verifier, case)) is not None:
+        return bits
+    apart = measure(case, verifier, Effort(checks=64, margin=0.5, most=20_000)).total_variation
+    return 24 if EXACT[53] < apart < 2.0**-20 else 53
+
+
+def _bits_of_thresholds(verifier: Verifier, case: VerifierCase) -> int | None:
+    """The resolution to which a function rounds its input; None if it rounds none. With too many thresholds: 53.
 
     All thresholds are located to the last bit of float64. If a function rounds its inputs, its decisions on both sides
-    of every threshold stay the same when the probabilities, or the uniforms, are rounded first. A function that only
-    computes in float32 has a total variation of the size of float32's rounding.
+    of every threshold stay the same when the probabilities, or the uniforms, are rounded first.
     """
-    if verifier.noise != "uniforms" or verifier.bits != 53:
-        return verifier.bits
     subject = Decisions(case, verifier, case.drafts)
 
     def ask(items: IntArray, points: IntArray) -> list[Hashable]:
@@ -93,7 +104,7 @@ def find_bits(verifier: Verifier, case: VerifierCase) -> int:
                     return bits
             except FaultError:
                 continue
-    return 24 if EXACT[53] < measure(case, verifier, Effort(checks=64)).total_variation < 2.0**-20 else 53
+    return None
 
 
 def emitted_sequences(
@@ -161,7 +172,6 @@ def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, ef
         and (prefix in expected or mass * count > MOST_AT_BOUNDARY + 0.5)
     ]
     apart = total_variation(sequences, goal)
-    slack = sqrt(log(2 * cells / FALSE_ALARM) / (2 * count))
     fault, tokens = _impossible(subject, shares)
     if not off:
         return Measurement("samples", apart, effort.margin, count, tuple(shares), None, fault, tokens)
@@ -169,8 +179,15 @@ def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, ef
     worst = max(
         (one for one in off if len(one) == shortest), key=lambda one: abs(mass_of[one] - expected.get(one, 0.0))
     )
-    lowest = max(0.0, *(abs(mass_of[one] - expected.get(one, 0.0)) - slack for one in off))
-    difference = _difference_at(case, worst[:-1], got, apart, lowest)
+    # Hoeffding's bound for all sets of sequences at once (2 to the power of their number), Chernoff's for all prefixes.
+    log_sets = case.vocab_size**subject.length * log(2.0)
+    lowest = apart - sqrt((log_sets + log(1 / FALSE_ALARM)) / (2 * count))
+    for one in off:
+        share = expected.get(one, 0.0)
+        lowest = max(lowest, abs(_nearest_share(mass_of[one], share, limit) - share))
+    # McDiarmid's bound: `apart` is on average at least the total variation, and one sample moves it by 1 / count.
+    highest = min(1.0, apart + sqrt(log(1 / FALSE_ALARM) / (2 * count)))
+    difference = _difference_at(case, worst[:-1], got, apart, lowest, highest)
     return Measurement("samples", apart, effort.margin, count, tuple(shares), difference, fault, tokens)
 
 
@@ -183,6 +200,18 @@ def _divergence(mass: float, expected: float) -> float:
         if one > 1e-15:
             parts += one * log(one / other) if other > 0.0 else np.inf
     return parts
+
+
+def _nearest_share(mass: float, expected: float, limit: float) -> float:
+    """The probability nearest to `expected` that samples with this mean leave possible, by `_divergence`."""
+    ruled_out, possible = expected, mass
+    for _ in range(60):
+        middle = 0.5 * (ruled_out + possible)
+        if _divergence(mass, middle) > limit:
+            ruled_out = middle
+        else:
+            possible = middle
+    return ruled_out
 
 
 def _compared(
@@ -211,7 +240,7 @@ def _compared(
             )
     seen = [before for before, mass in moved.items() if mass > tolerance / (2 * len(moved))]
     before = max((one for one in seen if len(one) == len(seen[0])), key=lambda one: moved[one])
-    difference = _difference_at(case, before, got, apart, apart)
+    difference = _difference_at(case, before, got, apart, apart, apart)
     return Measurement(how, apart, unseen, decision_count, tuple(distributions), difference, fault, tokens)
 
 
@@ -231,12 +260,12 @@ def _impossible(subject: Subject, distributions: Sequence[Mapping[Any, float]]) 
 
 
 def _difference_at(
-    case: VerifierCase, before: Tokens, got: Mapping[Tokens, float], apart: float, lowest: float
+    case: VerifierCase, before: Tokens, got: Mapping[Tokens, float], apart: float, lowest: float, highest: float
 ) -> DistributionDifference:
     mass = got.get(before, 0.0)
     shares = tuple(got.get((*before, token), 0.0) / mass if mass > 0.0 else 0.0 for token in range(case.vocab_size))
     return DistributionDifference(
-        apart, lowest, before, node_at(case, before), tuple(map(float, case.target_row(before))), shares
+        apart, lowest, highest, before, node_at(case, before), tuple(map(float, case.target_row(before))), shares
     )
 
 

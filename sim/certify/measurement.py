@@ -22,7 +22,7 @@ class DistributionDifference:
 
     Attributes:
         total_variation: Between the emitted sequences, continued by the target, and the target's sequences.
-        lowest: A lower confidence limit of the total variation if measured by samples, else equal to it.
+        lowest, highest: Confidence limits of the total variation if measured by samples, else equal to it.
         before: The tokens before the first difference.
         node: The tree's node there.
         wanted: [V] the target's distribution of the next token.
@@ -31,6 +31,7 @@ class DistributionDifference:
 
     total_variation: float
     lowest: float
+    highest: float
     before: Tokens
     node: int
     wanted: tuple[float, ...]

@@ -87,8 +87,8 @@ def _numpy_functions(uniforms: _Script, inverse: _Script) -> dict[str, Callable[
     def uniform(low: float = 0.0, high: float = 1.0, size: Any = None) -> Any:
         return low + (high - low) * shaped(size)
 
-    def choice(options: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
-        values = np.arange(options) if isinstance(options, int) else np.asarray(options)
+    def choice(a: Any, size: Any = None, replace: bool = True, p: Any = None) -> Any:
+        values = np.arange(a) if isinstance(a, int) else np.asarray(a)
         if size not in (None, 1, (1,)):
             raise NoiseExhausted(f"numpy.random.choice: expected one draw, got size {size}; draw one at a time")
         weights = np.ones(len(values)) if p is None else np.asarray(p, dtype=np.float64)
@@ -104,26 +104,29 @@ def _torch_functions(torch: Any, uniforms: _Script, inverse: _Script) -> list[tu
         values = torch.from_numpy(uniforms.take(count)).to(dtype or torch.float32)
         return values.reshape(tuple(shape)).to(device)
 
-    def rand(*shape: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-        return filled(shape[0] if shape and not isinstance(shape[0], int) else shape, dtype, device)
+    # Parameters have PyTorch's names, as code may pass them by keyword.
+    def rand(*shape: Any, size: Any = None, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+        if size is None:
+            size = shape[0] if shape and not isinstance(shape[0], int) else shape
+        return filled(size, dtype, device)
 
-    def rand_like(other: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-        return filled(other.shape, dtype or other.dtype, device or other.device)
+    def rand_like(input: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+        return filled(input.shape, dtype or input.dtype, device or input.device)
 
-    def uniform_(self: Any, low: float = 0.0, high: float = 1.0, **_: Any) -> Any:
-        return self.copy_(low + (high - low) * filled(self.shape, self.dtype, self.device))
+    def uniform_(self: Any, low: float = 0.0, to: float = 1.0, **_: Any) -> Any:
+        return self.copy_(low + (to - low) * filled(self.shape, self.dtype, self.device))
 
-    def exponential_(self: Any, rate: float = 1.0, **_: Any) -> Any:
-        samples = -np.log1p(-uniforms.take(self.numel())) / rate
+    def exponential_(self: Any, lambd: float = 1.0, **_: Any) -> Any:
+        samples = -np.log1p(-uniforms.take(self.numel())) / lambd
         samples = np.maximum(samples, np.finfo(np.float32).tiny)  # PyTorch never gives 0
         return self.copy_(torch.from_numpy(samples).reshape(self.shape))
 
-    def multinomial(weights: Any, num_samples: int = 1, replacement: bool = False, **_: Any) -> Any:
+    def multinomial(input: Any, num_samples: int = 1, replacement: bool = False, **_: Any) -> Any:
         if num_samples != 1:
             raise NoiseExhausted(f"multinomial: expected one sample, got {num_samples}; draw one at a time")
-        rows = weights.detach().double().cpu().numpy().reshape(-1, weights.shape[-1])
+        rows = input.detach().double().cpu().numpy().reshape(-1, input.shape[-1])
         indices = [index_of(row, float(uniform)) for row, uniform in zip(rows, inverse.take(len(rows)), strict=True)]
-        return torch.tensor(indices, device=weights.device).reshape((*weights.shape[:-1], 1))
+        return torch.tensor(indices, device=input.device).reshape((*input.shape[:-1], 1))
 
     return [
         (torch, "rand", rand),

@@ -3,11 +3,13 @@
 import json
 import os
 import selectors
+import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from underpaint.algos.arrays import FloatArray
@@ -56,15 +58,16 @@ class ProcessVerifier(Verifier):
         return decisions
 
     def close(self) -> None:
-        """End the program."""
-        self._child.kill()
+        """End the program, and what it started: a wrapper's child would keep the pipes open."""
+        if self._errors.closed:
+            return
+        with suppress(ProcessLookupError, PermissionError):  # all of them have ended
+            os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
         for stream in (self._child.stdin, self._child.stdout, self._errors):
             if stream is not None:
-                try:
+                with suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    continue
 
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the program
@@ -74,7 +77,7 @@ class ProcessVerifier(Verifier):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                start_new_session=True,  # only this process handles Ctrl-C, and ends the program
+                start_new_session=True,  # only this process handles Ctrl-C, and ends all of it
             )
         except OSError as error:
             self._errors.close()
@@ -146,7 +149,12 @@ class ProcessVerifier(Verifier):
                     raise VerifierStopped(Fault("bad reply", f"a line of more than {LONGEST_LINE:,} bytes"))
                 more = os.read(self._child.stdout.fileno(), 1 << 16)
                 if not more:
-                    code = self._child.wait()
+                    try:
+                        code = self._child.wait(self.timeout)
+                    except subprocess.TimeoutExpired:
+                        self.close()
+                        detail = f"it closed its output and did not end within {self.timeout:g} s"
+                        raise VerifierStopped(Fault("hang", detail)) from None
                     self._errors.seek(0)
                     last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
                     error_text = f": {last[0]}" if last else ""

@@ -44,9 +44,13 @@ def certificate_lines(certificate: Certificate, target: str, settings: Mapping[s
     if certificate.looks_like is not None:
         like = certificate.looks_like
         how = "decides exactly as" if like.same else f"is nearest (distance {like.distance:.2g}) to"
-        lines.append(f"  it {how} the known slip {' / '.join(like.names)}: {like.summary} ({like.report})")
+        lines.append(f"  it {how} the known mistake {' / '.join(like.names)}: {like.summary} ({like.report})")
     elif certificate.findings:
-        lines.append("  it looks like none of the known slips")
+        lines.append("  it looks like none of the known mistakes")
+    undecided = "samples" in certificate.how and certificate.at_most > (certificate.promise or 0.0)
+    if certificate.verdict == "within its bound" and undecided:
+        most = f"samples leave a total variation of up to {certificate.at_most:.3g} possible"
+        lines.append(f"  warning: {most}; a smaller --margin takes more of them")
     if certificate.verdict == "lossless but for a boundary":
         lines.append("  warning: a uniform at the end of its range emits such a token; --strict makes that exit code 1")
     return lines

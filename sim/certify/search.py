@@ -13,8 +13,8 @@ from underpaint.sim.certify.case import VerifierCase
 
 Item = TypeVar("Item")
 SPARSE, DENSE = (0, 1, 0, 2, 3, 5), (1, 2, 3, 5)
-"""Possible weights of a token: few and small, so that ties are common and files are readable. Zeros reveal slips at the
-boundary; dense weights leave residuals of several tokens, which reveal slips in the last draw."""
+"""Possible weights of a token: few and small, so that ties are common and files are readable. Zeros reveal mistakes at
+the boundary; dense weights leave residuals of several tokens, which reveal mistakes in the last draw."""
 MOST_NODES = {2: 3, 3: 3, 4: 2}
 """Most drafted nodes by vocabulary size: enough for two siblings with a child, without too many possible trees."""
 
@@ -109,7 +109,7 @@ def _smaller(case: VerifierCase) -> Iterator[VerifierCase]:
 
 def _without_parts(case: VerifierCase) -> Iterator[dict[str, Any]]:
     for node in range(1, len(case.parents)):
-        if node not in case.parents:
+        if node not in case.parents and len(case.parents) > 2:  # a verifier may need a draft
             rest = (*case.parents[:node], *case.parents[node + 1 :])
             yield {"parents": tuple(above - (above > node) for above in rest)}
     if case.banned:
@@ -136,7 +136,7 @@ def _cut(items: tuple[Item, ...], place: int) -> tuple[Item, ...]:
 
 
 def fixed_cases(drawn: Drawn, chain: bool) -> list[VerifierCase]:
-    """Fixed cases that reveal every known kind of slip, independent of the seed.
+    """Fixed cases that reveal every known kind of mistake, independent of the seed.
 
     They include two and three siblings, a sibling with a child, and chains; residuals of two tokens, one of them below
     the draft's share; target or draft probabilities of 0; ties; rows that depend on earlier tokens; a banned token.

@@ -58,7 +58,7 @@ class Decisions:
         try:
             replies = self.verifier.decide(drafts, noise)
         except VerifierStopped as stopped:
-            at = stopped.item or 0
+            at = self._find_stop(drafts, noise) if stopped.item is None else stopped.item
             raise FaultError(stopped.fault, int(items[at]), tuple(noise[at].tolist())) from stopped
         if len(replies) != len(drafts):
             fault = Fault("bad reply", f"{len(drafts)} drafts got {len(replies)} decisions; each needs one")
@@ -68,6 +68,19 @@ class Decisions:
             if wrong is not None:
                 raise FaultError(wrong, int(items[place]), tuple(noise[place].tolist()))
         return replies
+
+    def _find_stop(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> int:
+        """The first draft at which a verifier stops that decides many at once, by calls with half of those left."""
+        low, high = 0, len(drafts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self.verifier.decide(drafts[low:middle], noise[low:middle])
+            except VerifierStopped:
+                high = middle
+            else:
+                low = middle
+        return low
 
     def exact(self) -> list[Mapping[Any, float]]:
         distributions: list[Mapping[Any, float]] = []

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from underpaint.artifacts.results import with_envelope
 from underpaint.cli.app import app
+from underpaint.sim.certify.case import VerifierCase
 
 ROOT = Path(__file__).parents[2]
 KERNEL = f"{ROOT / 'docs' / 'examples' / 'kernels.py'}:chain_rejection"
@@ -23,13 +25,24 @@ def called(*arguments):
     return CliRunner().invoke(app, [str(one) for one in arguments])
 
 
+def write_case(path, target, case):
+    finding = {"how": "quantiles", "total_variation": 0.1, "node": None, "fault": None, "difference": None}
+    values = {"verifier": {"target": target}, "case": case.to_dict(), "finding": finding}
+    path.write_text(json.dumps(with_envelope("certify-case", {"processor": "p"}, "underpaint certify", values)))
+
+
+def replay_command(output):
+    """The arguments of the printed command that replays a case."""
+    return shlex.split(output.partition("again with: underpaint ")[2].split("\n")[0])
+
+
 def test_a_failing_case_replays(tmp_path):
     out, certificate = tmp_path / "case.json", tmp_path / "certificate.json"
     done = called("certify", "gallery:no-residual", *FEW, "--out", out, "--json", certificate)
     assert done.exit_code == 1
     assert "BIASED" in done.output
     assert "at node 0" in done.output
-    assert "decides exactly as the known slip no-residual" in done.output
+    assert "decides exactly as the known mistake no-residual" in done.output
     failing_case = json.loads(out.read_text())
     assert failing_case["finding"]["node"] == 0
     assert json.loads(certificate.read_text())["findings"][0]["case"] == failing_case["case"]
@@ -37,6 +50,9 @@ def test_a_failing_case_replays(tmp_path):
     assert again.exit_code == 1
     assert f"{failing_case['finding']['total_variation']:.4g}" in again.output
     assert called("certify", "gallery:right", "--replay", out).exit_code == 0
+    kept = called("certify", "--replay", out, "--promise", "tv<=0.9")
+    assert kept.exit_code == 0
+    assert "within its bound on this case" in kept.output
     assert called("results", "validate", out, certificate).exit_code == 0
 
 
@@ -57,6 +73,12 @@ def test_a_failing_case_replays(tmp_path):
         (("no-such-program", "--as", "process"), "cannot be started"),
         (("", "--as", "process"), "an empty one"),
         (("gallery:right", "--out", "/proc/case.json"), "cannot write"),
+        (("rule:point", "--out", "case.py"), "a script can call a Python function"),
+        ((KERNEL, "--as", "sglang", "--out", "case.py"), "a script can call a Python function"),
+        (("rule:point", "--promise", "limit=1: tv<=0.1"), "rule 'point': unknown setting 'limit'"),
+        (("--live", "model", "--promise", "tv<=0.1"), "--promise, --strict and --out judge a verifier; leave them out"),
+        (("--live", "model", "--strict"), "--promise, --strict and --out judge a verifier; leave them out"),
+        (("--live", "model", "--out", "case.json"), "--promise, --strict and --out judge a verifier; leave them out"),
         (("--replay", "none.json"), "there is no such file"),
     ],
 )
@@ -77,12 +99,33 @@ def test_only_a_case_replays(tmp_path):
     assert "expected a failing case" in done.stderr
 
 
-def test_the_gallery_lists_every_slip():
-    from underpaint.sim.certify.slips import SLIPS
+def test_a_case_replays_on_a_verifier_of_its_trees_alone(tmp_path):
+    out = tmp_path / "case.json"
+    write_case(out, "rule:block", VerifierCase(3, (-1, 0, 0), "iid", ((1, 2, 3),), ((1, 1, 1),)))
+    done = called("certify", "--replay", out)
+    assert done.exit_code == 2
+    assert "expected a chain, as rule:block is judged on chains alone" in done.stderr
+    done = called("certify", "rule:point", "--replay", out)
+    assert done.exit_code == 2
+    assert "rule 'point' covers top_k trees" in done.stderr
+    assert called("certify", "rule:multi_round", "--replay", out).exit_code == 0
+
+
+def test_a_case_of_chains_replays_on_its_kernel(tmp_path):
+    out, target = tmp_path / "case.json", KERNEL.replace("chain_rejection", "chain_no_residual")
+    options = ("--as", "flashinfer", "--cases", 1, "--shrink-seconds", 0, "--out", out)
+    assert called("certify", target, *options).exit_code == 1
+    again = called("certify", "--replay", out)
+    assert again.exit_code == 1, again.output
+    assert "biased on this case" in again.stdout
+
+
+def test_the_gallery_lists_every_mistake():
+    from underpaint.sim.certify.mistakes import MISTAKES
 
     done = called("certify", "--gallery")
     assert done.exit_code == 0
-    assert all(slip.name in done.output for slip in SLIPS)
+    assert all(mistake.name in done.output for mistake in MISTAKES)
 
 
 def test_results_are_ranked():
@@ -93,7 +136,7 @@ def test_results_are_ranked():
     assert {side for row in rows for side, one in row["sides"].items() if one} == {"A", "B"}  # two processors
     result = called("results", "rank", *files)
     assert result.exit_code == 0
-    assert "A: speed-up" in result.output
+    assert "A: speedup" in result.output
 
 
 def test_bad_results_end_with_2(tmp_path):
@@ -109,7 +152,7 @@ def test_bad_results_end_with_2(tmp_path):
 
 BAD = """
 import os
-from underpaint.sim.certify.slips import BY_NAME, RIGHT
+from underpaint.sim.certify.mistakes import BY_NAME, RIGHT
 
 
 def one_argument(draft):
@@ -162,7 +205,7 @@ def test_what_is_no_verifier_is_bad_input(folder, target, message):
 
 LATER = """
 import time
-from underpaint.sim.certify.slips import RIGHT
+from underpaint.sim.certify.mistakes import RIGHT
 from underpaint.testing import scripted_noise
 
 
@@ -260,9 +303,10 @@ def test_a_rule_of_a_plug_in_that_sleeps_is_stopped_and_its_case_replays_from_an
     )
     assert done.returncode == 1, done.stderr
     assert "hang: no answer within 0.5 s" in done.stdout
-    command = done.stdout.partition("again with: underpaint ")[2].split("\n")[0]
+    command = replay_command(done.stdout)
+    assert command[-1] == "--timeout=0.5"
     again = subprocess.run(
-        [*program, *shlex.split(command), "--timeout", "0.5"],
+        [*program, *command],
         cwd=elsewhere,
         capture_output=True,
         text=True,
@@ -272,9 +316,41 @@ def test_a_rule_of_a_plug_in_that_sleeps_is_stopped_and_its_case_replays_from_an
     assert "hang: no answer within 0.5 s" in again.stdout
 
 
+def test_a_replay_keeps_the_precision_of_the_verifier(folder):
+    # The rows of this case are exact in bfloat16, and the bias is below what bfloat16's rounding explains.
+    (folder / "near.py").write_text(
+        "def verify(draft, uniforms):\n    return (), int(uniforms[-1] >= draft.target_probs[0][0] + 0.02)\n"
+    )
+    case = VerifierCase(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
+    write_case(folder / "case.json", "near.py:verify", case)
+    assert called("certify", "--replay", "case.json").exit_code == 1
+    assert called("certify", "--replay", "case.json", "--bits", 8).exit_code == 0
+    assert called("certify", "--replay", "case.json", "--bits", 7).exit_code == 2
+
+
+def test_a_replay_repeats_the_options_that_judge(tmp_path):
+    options = (
+        "--margin",
+        0.05,
+        "--seed",
+        3,
+        "--promise",
+        "tv<=0.01",
+        "--strict",
+        *FEW,
+        "--out",
+        tmp_path / "case.json",
+    )
+    done = called("certify", "gallery:no-residual", *options)
+    assert done.exit_code == 1
+    command = replay_command(done.output)
+    assert command[-4:] == ["--margin=0.05", "--seed=3", "--promise=tv<=0.01", "--strict"]
+    assert called(*command).exit_code == 1
+
+
 def test_a_failing_file_replays_from_any_folder(folder):
     done = called("certify", "mine.py:wrong", "--drawn", "iid", "--cases", 1, "--shrink-seconds", 0)
-    command = shlex.split(done.stdout.partition("again with: underpaint ")[2].split("\n")[0])
+    command = replay_command(done.stdout)
     (folder / "elsewhere").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder / "elsewhere")
@@ -326,6 +402,8 @@ def test_a_boundary_ends_with_0_and_a_warning_and_with_1_if_strict(tmp_path):
     assert not (tmp_path / "case.json").exists()
     assert called("certify", "gallery:accept-at-zero", "--drawn", "top_k", "--strict", *quick).exit_code == 1
     assert json.loads((tmp_path / "case.json").read_text())["finding"]["fault"]["kind"] == "impossible token"
+    assert called("certify", "--replay", tmp_path / "case.json").exit_code == 0
+    assert called("certify", "--replay", tmp_path / "case.json", "--strict").exit_code == 1
 
 
 def test_a_promise_is_judged_setting_by_setting(tmp_path):
@@ -336,6 +414,7 @@ def test_a_promise_is_judged_setting_by_setting(tmp_path):
     assert "share=0.3: within its bound (promised: total variation 0.3)" in done.output
     assert "share=0.3: BIASED (promised: total variation 0.1)" in done.output
     assert called(*relaxed, "--promise", "tv<=0.05").exit_code == 0
+    assert called(*relaxed, "--promise", "share=0.3: tv<=0.3", "--promise", "tv<=0.05").exit_code == 0
     for wrong in ("0.1", "tv<=2", "share: tv<=0.1", "tv<0.1"):
         assert 'expected "tv<=X"' in called(*relaxed, "--promise", wrong).stderr
     assert "one setting at a time" in called(*relaxed, *["--promise", "tv<=1"] * 2, "--json", "-").stderr
@@ -358,6 +437,18 @@ def test_a_script_shows_the_bias_without_this_project(tmp_path, monkeypatch, nam
     assert process.returncode == 0, process.stderr
     expected, actual = (eval(line[line.index("[") : line.index("]") + 1]) for line in process.stdout.splitlines())
     assert max(abs(one - other) for one, other in zip(expected, actual, strict=True)) > 0.05
+
+
+def test_a_case_that_no_script_holds_is_written_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("underpaint.sim.certify.reproduce.MOST_ROWS", 2)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    done = called("certify", "theirs.py:first", "--cases", 1, "--shrink-seconds", 0, "--out", "case.py")
+    assert done.exit_code == 1, done.output
+    assert "no script was written: the smallest case has 5 distributions, a script holds 2" in done.output
+    assert not (tmp_path / "case.py").exists()
+    assert replay_command(done.output)[-1] == str(tmp_path / "case.py.json")
+    assert called(*replay_command(done.output)).exit_code == 1
 
 
 THEIRS = """

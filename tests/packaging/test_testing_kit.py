@@ -14,7 +14,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.certify.case import DraftRequest
-from underpaint.sim.certify.slips import BY_NAME, RIGHT
+from underpaint.sim.certify.mistakes import BY_NAME, RIGHT
 from underpaint.testing import assert_bounded, assert_lossless, assert_same_tokens
 
 EXAMPLE = ROOT / "docs" / "examples" / "my_rule"
@@ -73,6 +73,16 @@ def test_a_boundary_passes_unless_it_is_strict() -> None:
     assert certificate.verdict == "lossless but for a boundary"
     with pytest.raises(AssertionError, match="boundary finding"):
         assert_lossless(at_zero, drawn="top_k", interface="function", cases=3, strict=True)
+
+
+def test_a_layout_is_judged_on_its_own_trees_alone() -> None:
+    def kernel(**arrays: np.ndarray) -> np.ndarray:
+        raise AssertionError("it is not called")
+
+    with pytest.raises(ValueError, match=r"'flashinfer' is judged on iid trees, got 'top_k'; pass drawn='iid'"):
+        assert_lossless(kernel, interface="flashinfer")
+    with pytest.raises(ValueError, match="'sglang' is judged on top_k or without_replacement trees, got 'iid'"):
+        assert_bounded(kernel, tv=0.1, drawn="iid", interface="sglang")
 
 
 def test_two_forms_are_held_together_by_their_tokens() -> None:

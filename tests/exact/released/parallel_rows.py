@@ -23,7 +23,7 @@ RowDistribution: TypeAlias = Callable[[Seen, int], FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRows:
-    """The settings of the released loop, and its two slips.
+    """The settings of the released loop, and its two mistakes.
 
     window: the positions that one row of the grid takes in a pass, its last committed token included.
     lead: the tokens that a row of the grid has when the row below opens.

@@ -12,7 +12,7 @@ from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistributi
 from underpaint.strategies import pools
 
 SJD, SCD = ReleasedLoop(4), ReleasedLoop(4, "coupled", old_scores=True)
-LOOPS_WITHOUT_SLIPS = [ReleasedLoop(length, tail) for length in (1, 3, 4) for tail in ("fresh", "coupled")]
+LOOPS_WITHOUT_MISTAKES = [ReleasedLoop(length, tail) for length in (1, 3, 4) for tail in ("fresh", "coupled")]
 
 
 def two_tokens(seed: int) -> PrefixDistribution:
@@ -29,15 +29,15 @@ def cooled(temperature: float) -> tuple[PrefixDistribution, ReleasedLoop]:
     return lambda prefix: warp(model(prefix)), ReleasedLoop(3, warp=warp)
 
 
-@pytest.mark.parametrize("loop", LOOPS_WITHOUT_SLIPS)
+@pytest.mark.parametrize("loop", LOOPS_WITHOUT_MISTAKES)
 @pytest.mark.parametrize("one_hot_refill", [True, False])
-def test_the_loops_are_lossless_without_their_slips(loop: ReleasedLoop, one_hot_refill: bool) -> None:
+def test_the_loops_are_lossless_without_their_mistakes(loop: ReleasedLoop, one_hot_refill: bool) -> None:
     mended = ReleasedLoop(loop.length, loop.tail, one_hot_refill=one_hot_refill)
     assert bias_and_passes(two_tokens(8), 5, mended)[0] < 1e-12
 
 
 @settings(max_examples=15)
-@given(pools(2), st.sampled_from(LOOPS_WITHOUT_SLIPS))
+@given(pools(2), st.sampled_from(LOOPS_WITHOUT_MISTAKES))
 def test_any_distributions(distribution: PrefixDistribution, loop: ReleasedLoop) -> None:
     assert bias_and_passes(distribution, 4, loop)[0] < 1e-12
 

@@ -1,4 +1,4 @@
-"""PJD's released loop over several rows: equal to the authors' code, and what its slips cost."""
+"""PJD's released loop over several rows: equal to the authors' code, and what its mistakes cost."""
 
 from itertools import product
 
@@ -53,7 +53,7 @@ def bias_and_steps(distribution: RowDistribution, grid: Grid, loop: ReleasedRows
 def test_images_and_passes_are_the_authors(seed: int, grid: Grid, loop: ReleasedRows, tokens: str, passes: int) -> None:
     """boyaliao/PJD, `_sample` with the model replaced by this one, guidance off, and each draw from the same uniform.
 
-    The images and passes are those of the authors' code. The last three change with either slip corrected.
+    The images and passes are those of the authors' code. The last three change with either mistake corrected.
     """
     run = decode(two_tokens(seed), 2, grid, loop, sampling(seed))
     assert ("".join(map(str, run.tokens)), len(run.steps)) == (tokens, passes)

@@ -1,19 +1,25 @@
 """Verifiers from outside: found, called, and survived, whatever they do."""
 
+import os
 import re
+import select
 import sys
 import textwrap
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from underpaint.sim.certify.adapters import Spec, find_callable, open_verifier
+from underpaint.algos.accept import RULES
+from underpaint.sim.certify.adapters import Spec, find_callable, open_verifier, verifier_of
 from underpaint.sim.certify.case import VerifierCase, case_from_dict
 from underpaint.sim.certify.certificate import certify
 from underpaint.sim.certify.isolated import open_isolated
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.process import ProcessVerifier
+from underpaint.sim.certify.verifier import VerifierStopped
 
 CASE = VerifierCase(2, (-1, 0, 1), "top_k", ((1, 1),), ((1, 0),))
 CHAIN = VerifierCase(2, (-1, 0, 1), "iid", ((1, 1),), ((1, 2),))
@@ -71,6 +77,26 @@ def test_a_verifier_cannot_change_what_it_is_judged_by(tmp_path):
     assert found_on(tmp_path, body).difference.found == (1.0, 0.0)
 
 
+def test_a_verifier_may_write_into_its_draft(tmp_path):
+    body = """
+        from underpaint.sim.certify.mistakes import RIGHT
+        def verify(draft, uniforms):
+            verdict = RIGHT(draft, uniforms)
+            draft.tree.tokens[:] = 0
+            draft.tree.draft_probs[:] = draft.target_probs[:] = 0.0
+            return verdict
+    """
+    assert found_on(tmp_path, body, case=CHAIN).kind == "lossless"
+
+    def rule(tree, probs, chance):
+        verdict = RULES["multi_round"].make()(tree, probs, chance)
+        tree.tokens[:] = 0
+        tree.draft_probs[:] = probs[:] = 0.0
+        return verdict
+
+    assert measure(CHAIN, verifier_of(rule, "rule")).kind == "lossless"
+
+
 def test_what_it_prints_stays_out_of_the_report(tmp_path, capfd):
     found_on(tmp_path, "def verify(draft, uniforms):\n    print('noise')\n    return (), 0", seconds=120.0)
     assert "noise" not in capfd.readouterr().out
@@ -100,6 +126,57 @@ def test_layouts_read_with_suspicion(tmp_path, interface, body, kind):
     assert found_on(tmp_path, body, interface, CASE if interface == "sglang" else CHAIN).fault.kind == kind
 
 
+RAISES_AT_TOKEN_1 = {
+    "flashinfer": """
+        import numpy as np
+        def verify(draft_token_ids, **arrays):
+            if (draft_token_ids[:, 0] == 1).any():
+                raise ValueError("token 1")
+            found = np.full((len(draft_token_ids), 3), -1)
+            found[:, 0] = 0
+            return found
+    """,
+    "transformers": """
+        def verify(candidate_input_ids, **arrays):
+            if candidate_input_ids[0, 1] == 1:
+                raise ValueError("token 1")
+            return candidate_input_ids[:, :1], 0
+    """,
+}
+
+
+@pytest.mark.parametrize("interface", RAISES_AT_TOKEN_1)
+def test_the_draft_at_which_a_kernel_raises_is_named(tmp_path, interface):
+    measurement = found_on(tmp_path, RAISES_AT_TOKEN_1[interface], interface, CHAIN)
+    assert measurement.fault.detail == "ValueError: token 1"
+    assert measurement.fault_tokens == (0, 1, 0)
+
+
+SLOW = {
+    "flashinfer": """
+        import time, numpy as np
+        def verify(draft_token_ids, **arrays):
+            time.sleep(0.01 * len(draft_token_ids))
+            return np.concatenate([draft_token_ids, np.zeros_like(draft_token_ids[:, :1])], axis=1)
+    """,
+    "tensorrt-llm": """
+        import time
+        def verify(draft_tokens, **arrays):
+            time.sleep(0.01)
+            return [*draft_tokens, 0]
+    """,
+}
+
+
+@pytest.mark.parametrize("interface", SLOW)
+def test_a_slow_kernel_does_not_count_as_hung(tmp_path, interface):
+    path = tmp_path / "theirs.py"
+    path.write_text(textwrap.dedent(SLOW[interface]))
+    drafts = [CHAIN.drafts[0].draft] * 120  # 1.2 s, and a limit of one second
+    with open_isolated(Spec(f"{path}:verify", interface), 1.0) as verifier:
+        assert verifier.decide(drafts, np.full((len(drafts), 4), 0.5)) == [((1, 2), 0)] * len(drafts)
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "detail"),
     [
@@ -122,6 +199,26 @@ def test_programs_that_fail_are_findings(tmp_path, program, kind, detail):
         measurement = measure(CASE, verifier, QUICK)
     assert measurement.fault.kind == kind
     assert detail in measurement.fault.detail
+
+
+def test_what_a_program_started_ends_with_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "wrapper.sh").write_text(f"exec 3> {tmp_path / 'pipe'}\necho begun >&3\nsleep 60\nexit 0\n")
+    verifier = ProcessVerifier(["sh", str(tmp_path / "wrapper.sh")])
+    with (tmp_path / "pipe").open("rb", buffering=0) as pipe:
+        assert pipe.readline() == b"begun\n"
+        verifier.close()
+        assert select.select([pipe], [], [], 10.0)[0], "a program still holds the pipe"
+        assert pipe.read() == b""
+
+
+def test_a_program_that_closes_its_output_and_runs_on_is_ended():
+    with ProcessVerifier(["sh", "-c", "exec >&-; sleep 60; exit 0"], timeout=1.0) as verifier:
+        draft = CASE.drafts[0].draft
+        with pytest.raises(VerifierStopped) as stopped:
+            verifier.decide([draft], np.full((1, 4), 0.5))
+    assert stopped.value.fault.kind == "hang"
+    assert stopped.value.fault.detail == "it closed its output and did not end within 1 s"
 
 
 def test_a_right_program_passes():

@@ -1,4 +1,4 @@
-"""The fixed cases show every known slip by themselves, whatever the seed, and a failing case gets smaller."""
+"""The fixed cases show every known mistake by themselves, whatever the seed, and a failing case gets smaller."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.certificate import certify
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.mistakes import BY_NAME, MISTAKES, RIGHT
 from underpaint.sim.certify.search import case_size, cases_to_judge, fixed_cases, shrink
-from underpaint.sim.certify.slips import BY_NAME, RIGHT, SLIPS
 from underpaint.sim.certify.verifier import Verifier
 
 REPORTED = VerifierCase(4, (-1, 0, 0), "iid", ((3, 2, 5, 1),), ((5, 1, 3, 3),))
@@ -29,8 +29,8 @@ class AskedOnce(Verifier):
         return [self.known[key] for key in keys]
 
 
-@pytest.mark.parametrize(("name", "drawn"), [(slip.name, drawn) for slip in SLIPS for drawn in sorted(slip.drawn)])
-def test_every_slip_is_caught_by_a_fixed_case_at_every_seed(name, drawn):
+@pytest.mark.parametrize(("name", "drawn"), [(one.name, drawn) for one in MISTAKES for drawn in sorted(one.drawn)])
+def test_every_mistake_is_caught_by_a_fixed_case_at_every_seed(name, drawn):
     verifier = AskedOnce(BY_NAME[name].verify)
     cases = fixed_cases(drawn, False)
     for seed in range(10):
@@ -74,6 +74,10 @@ def test_shrinking_takes_away_every_part_that_the_failure_does_not_need():
     result, smallest = shrink(fails, large, 10.0)
     assert smallest
     assert result == VerifierCase(2, (-1, 0, 0), "iid", ((2, 0),), ((1, 0),)) or case_size(result) <= (3, 2, 2, 0, 3)
+
+
+def test_shrinking_leaves_a_draft():
+    assert shrink(lambda case: True, fixed_cases("iid", True)[0], 10.0)[0].parents == (-1, 0)
 
 
 def test_shrinking_stops_in_time():

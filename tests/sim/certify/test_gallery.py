@@ -12,8 +12,8 @@ from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.certificate import certify, failing_node
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.mistakes import BY_NAME, MISTAKES, RIGHT
 from underpaint.sim.certify.search import case_size, seeded_cases
-from underpaint.sim.certify.slips import BY_NAME, RIGHT, SLIPS
 
 QUICK = Effort(checks=256)
 KERNELS = Path(__file__).parents[3] / "docs" / "examples" / "kernels.py"
@@ -36,14 +36,14 @@ def judged(target, drawn=None, effort=QUICK, count=6, **options):
 
 
 def test_the_gallery_is_large_enough():
-    assert len(SLIPS) >= 12
-    assert sum(slip.report != "mutant" for slip in SLIPS) >= 6
+    assert len(MISTAKES) >= 12
+    assert sum(mistake.report != "mutant" for mistake in MISTAKES) >= 6
 
 
 @pytest.mark.parametrize(
-    ("name", "drawn"), [(slip.name, sorted(slip.drawn)[turn % len(slip.drawn)]) for turn, slip in enumerate(SLIPS)]
+    ("name", "drawn"), [(one.name, sorted(one.drawn)[turn % len(one.drawn)]) for turn, one in enumerate(MISTAKES)]
 )
-def test_every_slip_is_caught_and_named(name, drawn):
+def test_every_mistake_is_caught_and_named(name, drawn):
     # One kind of trees each, in turn; docs/results/exactness.md has a record of all of them.
     certificate = judged(f"gallery:{name}", drawn)
     assert not certificate.lossless

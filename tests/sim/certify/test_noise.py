@@ -25,7 +25,7 @@ def test_random_and_numpy_are_scripted_and_given_back():
         assert np.random.random() == 0.2
         assert np.random.rand(2).tolist() == [0.3, 0.4]
         assert np.random.uniform(1.0, 3.0) == 2.0
-        assert np.random.choice(3, p=[0.5, 0.0, 0.5]) == 2
+        assert np.random.choice(a=3, p=[0.5, 0.0, 0.5]) == 2
         with pytest.raises(NoiseExhausted, match="asked for 6 uniforms, the layout has 5"):
             random.random()
         with pytest.raises(NoiseExhausted, match="asked for 2 draws, the layout has 1"):
@@ -37,7 +37,7 @@ def test_pytorch_is_scripted_and_given_back():
     torch = pytest.importorskip("torch")
     before = torch.rand, torch.rand_like, torch.multinomial
     rows = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
-    with pytest.raises(RuntimeError, match="theirs"), scripted_noise([0.25] * 20, [0.1, 0.9, 0.9]):  # noqa: PT012
+    with pytest.raises(RuntimeError, match="theirs"), scripted_noise([0.25] * 21, [0.1, 0.9, 0.9, 0.1]):  # noqa: PT012
         assert torch.rand(2, 3).tolist() == [[0.25] * 3] * 2
         assert torch.rand((2,), dtype=torch.float64).dtype == torch.float64
         assert torch.rand_like(rows).tolist() == [[0.25] * 2] * 2
@@ -45,6 +45,12 @@ def test_pytorch_is_scripted_and_given_back():
         assert torch.zeros(1).exponential_().item() == pytest.approx(-np.log(0.75))
         assert torch.multinomial(rows, 1).tolist() == [[0], [1]]
         assert rows[0].multinomial(1).tolist() == [1]
+        # By keyword as well.
+        assert torch.rand(size=(2,)).tolist() == [0.25] * 2
+        assert torch.rand_like(input=rows[0]).tolist() == [0.25] * 2
+        assert torch.zeros(1).uniform_(to=2).tolist() == [0.5]
+        assert torch.zeros(1).exponential_(lambd=2.0).item() == pytest.approx(-np.log(0.75) / 2)
+        assert torch.multinomial(input=rows[0], num_samples=1).tolist() == [0]
         with pytest.raises(NoiseExhausted, match="one sample"):
             torch.multinomial(rows, 2, replacement=True)
         raise RuntimeError("theirs")

@@ -1,15 +1,21 @@
 """The precision of a verifier is found, or asked for; boundary findings and promises are judged for what they are."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from underpaint.sim.certify.adapters import CallableVerifier
+from underpaint.algos.accept import RULES
+from underpaint.sim.certify.adapters import CallableVerifier, Spec, open_verifier, verifier_of
 from underpaint.sim.certify.case import VerifierCase
-from underpaint.sim.certify.certificate import certify
+from underpaint.sim.certify.certificate import certify, verdict_of
 from underpaint.sim.certify.measure import EXACT, find_bits, measure
 from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.mistakes import BY_NAME, RIGHT
+from underpaint.sim.certify.report import certificate_lines
 from underpaint.sim.certify.search import fixed_cases, precision_case
-from underpaint.sim.certify.slips import BY_NAME, RIGHT
+from underpaint.sim.certify.session_mistakes import RIGHT_SESSION
+from underpaint.sim.certify.sessions import SessionVerifier
 from underpaint.sim.certify.subjects import round_draft, round_to_bits
 from underpaint.sim.certify.token_wise import TokenWiseWalk
 
@@ -39,6 +45,33 @@ def test_the_precision_of_a_function_is_found(bits, drawn):
 
 def test_a_function_that_rounds_its_uniforms_is_one_of_float32():
     assert find_bits(CallableVerifier(by_float32), precision_case("top_k")) == 24
+
+
+def float32_session(models):
+    rounded = {
+        name: lambda tokens, row=row: round_to_bits(row(tokens), 24)
+        for name, row in (("target", models.target), ("draft", models.draft))
+    }
+    return RIGHT_SESSION(SimpleNamespace(length=models.length, vocab_size=models.vocab_size, **rounded))
+
+
+def float32_rule(tree, probs, chance):
+    return RULES["point"].make()(tree, round_to_bits(probs, 24), chance)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "drawn"), [(SessionVerifier(float32_session), "iid"), (verifier_of(float32_rule, "rule"), "top_k")]
+)
+def test_a_session_and_a_rule_of_float32_are_found_and_lossless(verifier, drawn):
+    assert find_bits(verifier, precision_case(drawn)) == 24
+    assert measure(precision_case(drawn), verifier, Effort(checks=64, bits=53)).kind == "biased"
+    assert measure(precision_case(drawn), verifier, Effort(checks=64, bits=24)).kind == "lossless"
+
+
+@pytest.mark.parametrize("bits", EXACT)
+def test_a_rule_is_lossless_at_every_precision(bits):
+    case = fixed_cases("top_k", False)[0]
+    assert measure(case, open_verifier(Spec("rule:point")), Effort(bits=bits)).kind == "lossless"
 
 
 def test_a_precision_that_is_asked_for_is_kept():
@@ -89,6 +122,66 @@ def test_a_promise_is_judged_by_the_largest_case():
         )  # fmt: skip
         assert certificate.verdict == verdict
         assert certificate.largest <= 0.1 + 1e-9
+
+
+def seeded(row_of):
+    """A verifier that draws one token from a row of its own."""
+
+    def verify(draft, seed):
+        uniform = np.random.default_rng(seed).random()
+        return (), int(np.searchsorted(np.cumsum(row_of(draft.target_probs[0])), uniform, side="right"))
+
+    return CallableVerifier(verify, "seeds")
+
+
+@pytest.mark.parametrize(
+    ("promise", "verdict"), [(0.1, "biased"), (0.15, "within its bound"), (0.3, "within its bound")]
+)
+def test_a_promise_by_samples_is_judged_by_all_tokens_together(promise, verdict):
+    # Off by 0.08 at each of four tokens: a total variation of 0.16.
+    verifier = seeded(lambda row: row + np.array([0.08, 0.08, -0.08, -0.08]))
+    effort = Effort(margin=0.05)
+    certificate = certify(verifier, "top_k", count=1, effort=effort, shrink_seconds=0, promise=promise)
+    assert certificate.verdict == verdict
+    assert certificate.first.measured.difference.lowest < 0.16 < certificate.at_most < 0.3
+    warned = any(
+        "warning: samples leave a total variation of up to" in line for line in certificate_lines(certificate, "")
+    )
+    assert warned == (promise == 0.15)  # at 0.3 the samples show that it is kept
+
+
+def test_samples_of_an_impossible_token_break_the_promise_of_none():
+    case = VerifierCase(2, (-1, 0), "top_k", ((0, 1),), ((0, 1),))
+    measurement = measure(case, seeded(lambda row: np.array([0.015, 0.985])), Effort(margin=0.1))
+    assert 0.0 < measurement.at_least < 0.015
+    assert verdict_of([measurement], 0.0, 53) == "biased"
+
+
+def test_a_smaller_case_breaks_the_promise_too():
+    def mixed(draft, uniforms):
+        row = draft.target_probs[0]
+        share = 0.2 if len(row) > 2 else 0.12
+        row = (1.0 - share) * row + share * np.eye(len(row))[0]
+        return (), min(int(np.searchsorted(np.cumsum(row), uniforms[-1], side="right")), len(row) - 1)
+
+    options = {"count": 2, "effort": QUICK, "shrink_seconds": 60, "promise": 0.15}
+    certificate = certify(CallableVerifier(mixed), "top_k", **options)
+    assert certificate.verdict == "biased"
+    assert certificate.first.shrunk
+    assert certificate.first.measured.at_least > 0.15
+    assert certificate.first.case.vocab_size == 3
+
+
+def test_a_smaller_case_raises_the_same_exception():
+    def fails(draft, uniforms):
+        if draft.target_probs.shape[1] == 2:
+            raise KeyError(0)
+        raise RuntimeError(f"out of memory at token {draft.tree.tokens[1]}")
+
+    certificate = certify(CallableVerifier(fails), "top_k", count=1, effort=QUICK, shrink_seconds=60)
+    assert certificate.first.shrunk
+    assert certificate.first.measured.fault.detail.startswith("RuntimeError: out of memory at token")
+    assert (len(certificate.first.case.parents), certificate.first.case.vocab_size) == (2, 3)
 
 
 def test_every_case_is_judged_and_counted():

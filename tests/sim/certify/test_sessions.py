@@ -9,33 +9,33 @@ from underpaint.sim.certify.certificate import certify
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
 from underpaint.sim.certify.search import fixed_cases, repeated_cases
-from underpaint.sim.certify.session_slips import RIGHT_SESSION, SESSION_SLIPS, SESSIONS
+from underpaint.sim.certify.session_mistakes import RIGHT_SESSION, SESSION_MISTAKES, SESSIONS
 from underpaint.sim.certify.sessions import SessionVerifier
 
 CHAINS = fixed_cases("iid", True)
 ONE = repeated_cases("iid", True, 2)[-1]
 
 
-def cases_of(slip):
+def cases_of(mistake):
     """Small cases: one drafted token of three, whose residual has two; two drafted tokens of two."""
-    return [ONE, CHAINS[-1]] if slip.cycles == 1 else repeated_cases("iid", True, slip.cycles)[:1]
+    return [ONE, CHAINS[-1]] if mistake.cycles == 1 else repeated_cases("iid", True, mistake.cycles)[:1]
 
 
-@pytest.mark.parametrize("slip", SESSION_SLIPS, ids=lambda slip: slip.name)
-def test_every_mistake_of_drafter_and_verifier_is_caught_at_every_seed(slip):
-    verifier = SessionVerifier(slip.session)
-    cases = cases_of(slip)
+@pytest.mark.parametrize("mistake", SESSION_MISTAKES, ids=lambda mistake: mistake.name)
+def test_every_mistake_of_drafter_and_verifier_is_caught_at_every_seed(mistake):
+    verifier = SessionVerifier(mistake.session)
+    cases = cases_of(mistake)
     for seed in range(10):
-        effort = Effort(checks=64, seed=seed, cycles=slip.cycles)
+        effort = Effort(checks=64, seed=seed, cycles=mistake.cycles)
         assert any(measure(case, verifier, effort).kind == "biased" for case in cases), seed
 
 
-@pytest.mark.parametrize("slip", SESSION_SLIPS, ids=lambda slip: slip.name)
-def test_every_mistake_of_drafter_and_verifier_is_named(slip):
-    effort = Effort(checks=64, cycles=slip.cycles)
-    certificate = certify(SessionVerifier(slip.session), "iid", True, 2, effort=effort, shrink_seconds=0)
+@pytest.mark.parametrize("mistake", SESSION_MISTAKES, ids=lambda mistake: mistake.name)
+def test_every_mistake_of_drafter_and_verifier_is_named(mistake):
+    effort = Effort(checks=64, cycles=mistake.cycles)
+    certificate = certify(SessionVerifier(mistake.session), "iid", True, 2, effort=effort, shrink_seconds=0)
     assert certificate.verdict == "biased"
-    assert slip.name in certificate.looks_like.names
+    assert mistake.name in certificate.looks_like.names
     assert certificate.looks_like.same
 
 
@@ -48,10 +48,10 @@ def test_noise_shared_by_drafter_and_recovery_has_the_size_that_was_reported():
 
 
 def test_what_is_kept_between_cycles_shows_over_two_cycles_only():
-    slip = SESSIONS["noise-kept-between-cycles"]
+    mistake = SESSIONS["noise-kept-between-cycles"]
     case = repeated_cases("iid", True, 2)[0]
-    assert measure(case, SessionVerifier(slip.session), Effort(checks=64)).kind == "lossless"
-    assert measure(case, SessionVerifier(slip.session), Effort(checks=64, cycles=2)).kind == "biased"
+    assert measure(case, SessionVerifier(mistake.session), Effort(checks=64)).kind == "lossless"
+    assert measure(case, SessionVerifier(mistake.session), Effort(checks=64, cycles=2)).kind == "biased"
 
 
 @pytest.mark.parametrize("cycles", [1, 2, 3])

@@ -55,7 +55,7 @@ class SpeculativeSession:
         return step
 
 
-class SessionSlip(NamedTuple):
+class SessionMistake(NamedTuple):
     """A known mistake. report: where it was reported, or "mutant". cycles: consecutive cycles needed to reveal it."""
 
     name: str
@@ -75,44 +75,44 @@ def _in_bfloat16(row: FloatArray) -> FloatArray:
     return round_to_bits(row, 8)
 
 
-SESSION_SLIPS: tuple[SessionSlip, ...] = (
-    SessionSlip(
+SESSION_MISTAKES: tuple[SessionMistake, ...] = (
+    SessionMistake(
         "noise-shared-with-recovery",
         "the token after a rejection is drawn with the uniform that drew the rejected one",
         "mutant",
         SpeculativeSession(recovery_noise=lambda uniforms, length, place: uniforms[place]),
     ),
-    SessionSlip(
+    SessionMistake(
         "top-k-not-reported",
         "the drafter draws from its likeliest tokens and reports the row before that cut",
         "mutant",
         SpeculativeSession(sampled=_without_the_least),
     ),
-    SessionSlip(
+    SessionMistake(
         "temperature-not-reported",
         "the drafter draws at temperature 0.7 and reports the row at temperature 1",
         "mutant",
         SpeculativeSession(sampled=lambda row: row ** (1.0 / 0.7)),
     ),
-    SessionSlip(
+    SessionMistake(
         "accept-uniform-reused",
         "the token after a rejection is drawn with the uniform of the failed accept test",
         "mutant",
         SpeculativeSession(recovery_noise=lambda uniforms, length, place: uniforms[length + place]),
     ),
-    SessionSlip(
+    SessionMistake(
         "drawn-in-bfloat16",
         "the drafter draws from a row in bfloat16, the ratio is taken in full precision",
         "mutant",
         SpeculativeSession(sampled=_in_bfloat16),
     ),
-    SessionSlip(
+    SessionMistake(
         "one-seed-for-all-tests",
         "every accept test of a cycle gets a generator with the same seed",
         "mutant",
         SpeculativeSession(accept_noise=lambda uniforms, length, place: uniforms[length]),
     ),
-    SessionSlip(
+    SessionMistake(
         "noise-kept-between-cycles",
         "the first accept test of a cycle reads the uniform of the last cycle's rejected test",
         "mutant",
@@ -120,5 +120,5 @@ SESSION_SLIPS: tuple[SessionSlip, ...] = (
         cycles=2,
     ),
 )
-SESSIONS = {slip.name: slip for slip in SESSION_SLIPS}
+SESSIONS = {mistake.name: mistake for mistake in SESSION_MISTAKES}
 RIGHT_SESSION = SpeculativeSession()

@@ -1,6 +1,6 @@
-"""Known slips: mistakes that public verifiers made, each written as a token-wise walk with one part replaced.
+"""Known mistakes of public verifiers, each written as a token-wise walk with one part replaced.
 
-The default walk is correct on all kinds of trees. A certificate names the slip nearest to what it measured.
+The default walk is correct on all kinds of trees. A certificate names the mistake nearest to what it measured.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.token_wise import TokenWiseWalk, residual_after
 
 
-class Slip(NamedTuple):
-    """A known slip. report: where it was reported, or "mutant". drawn: the kinds of trees that reveal it."""
+class Mistake(NamedTuple):
+    """A known mistake. report: where it was reported, or "mutant". drawn: the kinds of trees that reveal it."""
 
     name: str
     summary: str
@@ -104,36 +104,36 @@ POINTS: frozenset[Drawn] = frozenset({"top_k"})
 TWO_TAKEN: frozenset[Drawn] = frozenset({"without_replacement"})
 
 RIGHT = TokenWiseWalk()
-SLIPS: tuple[Slip, ...] = (
-    Slip(
+MISTAKES: tuple[Mistake, ...] = (
+    Mistake(
         "wrong-slice",
         "children are judged by the target's row of the next node in memory, not of their parent",
         "TensorRT-LLM #15098",
         ANY,
         TokenWiseWalk(judged=_shifted),
     ),
-    Slip(
+    Mistake(
         "wrong-slice-in-tests",
         "accept tests read the target's row of the next node in memory, the residual that of the parent",
         "TensorRT-LLM #15098",
         ANY,
         TokenWiseWalk(tested=lambda draft, node, left: _shifted(draft, node)),
     ),
-    Slip(
+    Mistake(
         "accept-at-zero",
         "a token of target probability 0 is accepted at a uniform of 0 (<= for <)",
         "SGLang #35771",
         ANY,
         TokenWiseWalk(accept=lambda uniform, target, draft: uniform * draft <= target),
     ),
-    Slip(
+    Mistake(
         "capped-ratio",
         "the accept ratio is cut to 0 or 1, so that the uniforms (and the seed) do nothing",
         "vLLM #13196",
         ANY,
         TokenWiseWalk(accept=lambda uniform, target, draft: target >= draft),
     ),
-    Slip(
+    Mistake(
         "processors-skipped",
         "verified tokens are judged by the target before its logit processors, the extra one after them",
         "vLLM #42744",
@@ -145,119 +145,119 @@ SLIPS: tuple[Slip, ...] = (
             ),
         ),
     ),
-    Slip(
+    Mistake(
         "rewound-by-count",
         "the cache is rewound by the count of accepted tokens, as if the first nodes of the tree were the path",
         "TensorRT-LLM #10343",
         ANY,
         TokenWiseWalk(path=lambda path: list(range(1, len(path) + 1))),
     ),
-    Slip(
+    Mistake(
         "lantern-neighbours-zeroed",
         "a rejection takes the mass of the nearest codes too, whether they were pooled or not",
         "LANTERN's released code, dynamic trees",
         ANY,
         TokenWiseWalk(reject=_neighbours_zeroed),
     ),
-    Slip(
+    Mistake(
         "lantern-uniform-on-empty",
         "the same, and where nothing is left the extra token is uniform over the whole vocabulary",
         "LANTERN's released code, dynamic trees",
         ANY,
         TokenWiseWalk(reject=_uniform_on_empty),
     ),
-    Slip(
+    Mistake(
         "lantern-draft-zeroed",
         "a rejection takes the nearest codes out of the draft's distribution, not the target's",
         "LANTERN's released code, static trees",
         SAMPLED,
         TokenWiseWalk(reject=_draft_zeroed),
     ),
-    Slip(
+    Mistake(
         "draw-at-boundary",
         "the inverse-CDF draw takes a token of probability 0 at a uniform of 0",
         "mutant",
         ANY,
         TokenWiseWalk(draw=_to_the_boundary),
     ),
-    Slip(
+    Mistake(
         "residual-not-normalised",
         "the residual is neither renormalised before the next sibling nor before the extra draw",
         "mutant",
         ANY,
         TokenWiseWalk(reject=_unnormalised, draw=_unscaled),
     ),
-    Slip(
+    Mistake(
         "pair-not-normalised",
         "a residual of two tokens or more is not renormalised before the next sibling",
         "mutant",
         ANY,
         TokenWiseWalk(reject=_pair_unnormalised),
     ),
-    Slip(
+    Mistake(
         "draft-not-renormalised",
         "the next sibling is judged by draft probabilities that still hold the tried token's share",
         "mutant",
         TWO_TAKEN,
         TokenWiseWalk(offered=_tried_still_counted),
     ),
-    Slip(
+    Mistake(
         "residual-of-the-first-sibling",
         "the extra token is drawn from what the first rejection left, whatever was rejected after it",
         "mutant",
         ANY,
         TokenWiseWalk(after=_after_the_first),
     ),
-    Slip(
+    Mistake(
         "no-residual",
         "after a rejection the extra token is drawn from the target itself",
         "mutant",
         ANY,
         TokenWiseWalk(after=lambda draft, left, node, child: draft.target_probs[node]),
     ),
-    Slip(
+    Mistake(
         "bonus-from-draft",
         "the bonus token is drawn from the draft's distribution",
         "mutant",
         ANY,
         TokenWiseWalk(bonus=lambda draft, node: draft.tree.draft_distribution(node)),
     ),
-    Slip(
+    Mistake(
         "bonus-of-the-parent",
         "the bonus token is drawn from the row before the last accepted token",
         "mutant",
         ANY,
         TokenWiseWalk(bonus=_above),
     ),
-    Slip(
+    Mistake(
         "siblings-not-updated",
         "the second sibling is judged by the target's row, as if the first had not been rejected",
         "mutant",
         ANY,
         TokenWiseWalk(reject=lambda left, offered, token: left),
     ),
-    Slip(
+    Mistake(
         "with-replacement-residual",
         "siblings drawn without replacement are judged as if drawn independently",
         "mutant",
         TWO_TAKEN,
         TokenWiseWalk(offered=_without_replacement_lost),
     ),
-    Slip(
+    Mistake(
         "stale-uniforms",
         "every accept test reads the same uniform",
         "mutant",
         ANY,
         TokenWiseWalk(uniform=lambda child: 1),
     ),
-    Slip(
+    Mistake(
         "uniform-read-twice",
         "the extra token is drawn with the uniform of the last rejected child",
         "mutant",
         ANY,
         TokenWiseWalk(last=lambda child: child if child else -1),
     ),
-    Slip(
+    Mistake(
         "residual-of-the-root",
         "the residual is taken from the root's row, wherever the rejection was",
         "mutant",
@@ -268,14 +268,14 @@ SLIPS: tuple[Slip, ...] = (
             )
         ),
     ),
-    Slip(
+    Mistake(
         "draft-ratio-dropped",
         "a sampled token is kept with its target probability, not with target over draft",
         "mutant",
         SAMPLED,
         TokenWiseWalk(accept=lambda uniform, target, draft: uniform < target),
     ),
-    Slip(
+    Mistake(
         "greedy-accept",
         "a token stays where it is the target's likeliest, whatever the temperature",
         "mutant",
@@ -285,4 +285,4 @@ SLIPS: tuple[Slip, ...] = (
         ),
     ),
 )
-BY_NAME = {slip.name: slip for slip in SLIPS}
+BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
