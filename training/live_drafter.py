@@ -26,7 +26,7 @@ from underpaint.artifacts.strict_json import read_object
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.live.drafter import check_eagle3, described, new_drafter, new_eagle3, target_layers
 from underpaint.runtime.live.generate import AcceleratedModel
-from underpaint.runtime.live.model import Ids, LiveModel, target_fingerprint
+from underpaint.runtime.live.model import Ids, LiveModel, is_target, target_fingerprint
 from underpaint.training.distillation import Distillation, DrafterSettings, Taught
 from underpaint.training.history import RecipeInputs
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
@@ -75,7 +75,10 @@ def draw_pictures(
     codes = np.full((len(prompts), live.grid.cells), -1, dtype=np.int32)
     with folder_lock(out):
         if path.is_file():
-            _check_same(read_object(out / ABOUT), about, path)
+            saved = read_object(out / ABOUT)
+            if is_target(live, str(saved.get("target"))):
+                about["target"] = saved["target"]
+            _check_same(saved, about, path)
             codes = np.load(path)
         else:
             with replacing(out / ABOUT) as file:

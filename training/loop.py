@@ -97,9 +97,13 @@ def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> flo
     progress = step / settings.steps
     if settings.minutes is not None:
         progress = max(progress, elapsed_seconds / (60 * settings.minutes))
-    warm = min(1.0, (step + 1) / max(1, settings.warmup_steps))
+    return min(1.0, (step + 1) / max(1, settings.warmup_steps)) * warm_rate_share(settings, progress)
+
+
+def warm_rate_share(settings: LoopSettings, progress: float) -> float:
+    """Return the rates after the warm-up, as a fraction of the peak rate, at a progress from 0 to 1."""
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return warm * (settings.final_rate + (1 - settings.final_rate) * cosine)
+    return settings.final_rate + (1 - settings.final_rate) * cosine
 
 
 class Averager:
@@ -211,7 +215,8 @@ def train(
     Raises:
         ValueError: `out` has a checkpoint with another config or seed.
         FolderInUse: Another process trains in `out`.
-        FloatingPointError: The loss is not finite.
+        FloatingPointError: The loss is not finite at a step that is logged, validated or saved; the checkpoint before
+            it is kept.
     """
     inputs = inputs or RecipeInputs()
     with folder_lock(out), stop_on_interrupt() as interrupted:
@@ -244,11 +249,22 @@ def train(
             payload |= {"runs": (saved or {}).get("runs", []) if step == first else runs}
             save_atomically(payload, path)
 
+        def finite(value: Tensor) -> float:
+            """Return the loss of the last step; raises FloatingPointError unless it is finite."""
+            number = float(value.detach())
+            if not math.isfinite(number):
+                raise FloatingPointError(
+                    f"the loss at step {step} is {number}, expected a finite number; these weights are not saved: "
+                    "lower the learning rates, and run again"
+                )
+            return number
+
         def done() -> bool:
             late = settings.minutes is not None and elapsed() >= 60 * settings.minutes
             return step >= settings.steps or late
 
         model.train()
+        last: Tensor | None = None
         try:
             while not done() and not interrupted.is_set():
                 now = rate_share(settings, step, elapsed())
@@ -265,20 +281,23 @@ def train(
                 if after_step is not None:
                     after_step(step)
                 step += 1
+                last = value.detach()
                 if step % settings.log_every == 0 or step == 1:
-                    if not math.isfinite(float(value.detach())):
-                        raise FloatingPointError(f"the loss at step {step} is {float(value.detach())}")
-                    metrics = {"loss": float(value.detach())} | {k: float(v) for k, v in figures.items()}
+                    metrics = {"loss": finite(last)} | {k: float(v) for k, v in figures.items()}
                     log.line(step, metrics | {"rate": now, "seconds": elapsed()})
                 if validate is not None and (step % settings.validate_every == 0 or done()):
+                    finite(last)
                     with averager.applied(), torch.no_grad():
                         validation = validate()
                     log.line(step, validation)
                 if time.monotonic() - saved_at > settings.checkpoint_seconds:
+                    finite(last)
                     save()
                     saved_at = time.monotonic()
         finally:
             log.close()
+        if last is not None:
+            finite(last)
         save()
     model.load_state_dict({name: value.clone() for name, value in averager.weights().items()})
     return TrainingResult(step, done(), validation)

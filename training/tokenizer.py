@@ -16,7 +16,7 @@ from torch.nn import functional
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.training.history import RecipeInputs, refuse_other
-from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
+from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train, warm_rate_share
 from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
 from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss
@@ -41,7 +41,9 @@ class TokenizerSettings:
     """Batches and loss weights.
 
     Steps cycle through the picture `sides` (px), with `batch` pictures of 64 px, or as many pixels of another side, but
-    at least one picture. Validation uses `validation_scenes` at each of the sides.
+    at least one picture. Validation uses `validation_scenes` at each of the sides. The first `plain_steps` do not
+    quantise. After them, codes that were not used for `restart_every` steps restart, until the share `restart_until` of
+    the run, by steps or minutes, whichever has progressed further.
     """
 
     batch: int = 16
@@ -80,13 +82,17 @@ def spherical_kmeans(latents: Tensor, count: int, rounds: int, seed: int) -> Ten
 
 
 class _Recipe:
-    """The mutable state of a run: which codes were used since the last restart."""
+    """The mutable state of a run: which codes were used since the last restart, or since the run continued."""
 
-    def __init__(self, model: VQModel, pictures: Pictures, settings: TokenizerSettings, steps: int, seed: int) -> None:
+    def __init__(
+        self, model: VQModel, pictures: Pictures, settings: TokenizerSettings, loop: LoopSettings, seed: int
+    ) -> None:
         self.model, self.pictures, self.settings = model, pictures, settings
-        self.steps, self.seed = steps, seed
+        self.loop, self.seed, self.share = loop, seed, 1.0
         self.device = next(model.parameters()).device
         self.used = torch.zeros(model.config.codebook_size, device=self.device)
+        self.counted = 0
+        """Number of steps in `used`."""
         self.latents = torch.empty(0, model.config.codebook_embed_dim, device=self.device)
 
     def batch(self, step: int) -> Tensor:
@@ -115,6 +121,7 @@ class _Recipe:
             value = value + quantized.codebook_loss + self.settings.commitment_weight * quantized.commitment
             figures |= {"commitment": quantized.commitment.detach()}
             self.used += torch.bincount(quantized.codes, minlength=len(self.used))
+            self.counted += 1
             self.latents = quantized.latents.detach()
         return Loss(value, figures)
 
@@ -133,18 +140,24 @@ class _Recipe:
             spherical_kmeans(rows, self.model.config.codebook_size, 8, self.seed)
         )
 
+    def follow(self, share: float) -> None:
+        """Remember a step's rates, as a fraction of the peak rates."""
+        self.share = share
+
     @torch.no_grad()
     def after_step(self, step: int) -> None:
         """Restart codes that have not been used for a while, until the schedule settles."""
-        last = self.settings.restart_until * self.steps
-        since = step - self.settings.plain_steps
-        if since <= 0 or since % self.settings.restart_every or step > last:
+        every, since = self.settings.restart_every, step - self.settings.plain_steps
+        if since <= 0 or since % every or self.counted < every:
+            return
+        if step >= self.loop.warmup_steps and self.share < warm_rate_share(self.loop, self.settings.restart_until):
             return
         dead = (self.used == 0).nonzero().ravel()
         random = np.random.default_rng([self.seed, step, 1])
         rows = torch.from_numpy(random.integers(len(self.latents), size=len(dead))).to(self.device)
         self.model.quantize.embedding.weight[dead] = self.latents[rows]
         self.used.zero_()
+        self.counted = 0
 
     def validate(self) -> dict[str, float]:
         """PSNR (dB, over [0, 255]) and the number of used codes, on scenes that are not used in training."""
@@ -192,7 +205,7 @@ def train_tokenizer(
     model = channels_last(VQModel(config).to(device))
     inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
     refuse_other(out, inputs)
-    recipe = _Recipe(model, pictures, settings, loop.steps, seed)
+    recipe = _Recipe(model, pictures, settings, loop, seed)
     widths = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
     return train(
         model,
@@ -202,6 +215,7 @@ def train_tokenizer(
         {"kind": "tokenizer", "vq": widths, "scenes": "textured"},
         validate=recipe.validate,
         after_step=recipe.after_step,
+        at_share=recipe.follow,
         inputs=inputs,
         title="tokenizer",
     )

@@ -152,22 +152,25 @@ class BatchDrawer:
 
         Args:
             pipeline: The model, with an optional drafter.
-            lanes: Number of pictures drawn at once.
+            lanes: Number of pictures drawn at once. One needs no shared passes: any model draws one after another.
             rows: Rows per picture: 2 with guidance, else 1.
 
         Raises:
-            LiveModelError: Near-ties are verified, which only works for one picture at a time, or the model's passes
-                cannot be padded.
+            LiveModelError: For several lanes: near-ties are verified, which only works for one picture at a time, or
+                the model's passes cannot be padded.
         """
         if lanes < 1:
             raise LiveModelError(f"batch: expected 1 picture or more at once, got {lanes}")
-        if pipeline.verifies_ties:
+        if lanes > 1 and pipeline.verifies_ties:
             raise LiveModelError(
                 f"batch: expected 1 where near-ties are verified in float32, got {lanes}; leave one of the two out"
             )
         self.lanes, self.rows = lanes, rows
-        self._passes = SharedPasses(pipeline, rows, lanes)
-        self._pipelines = [pipeline.fork(self._passes, lane) for lane in range(lanes)]
+        self._passes: SharedPasses | None = None
+        self._pipelines = [pipeline]
+        if lanes > 1 or pipeline.shares_passes:
+            self._passes = passes = SharedPasses(pipeline, rows, lanes)
+            self._pipelines = [pipeline.fork(passes, lane) for lane in range(lanes)]
 
     def draw(
         self, method: Callable[[], DecodingMethod], sampling: SamplingParams, tasks: Sequence[ImageTask]
@@ -184,15 +187,23 @@ class BatchDrawer:
         Raises:
             ValueError: Any error of a drawing; the other drawings are stopped.
         """
+        passes = self._passes
+        if passes is None:
+            alone = method()
+            for number, one in enumerate(tasks):
+                yield number, draw(self._pipelines[0], alone, sampling, one.condition, one.seed)
+            return
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None] = SimpleQueue()
         numbers, count = iter(range(len(tasks))), min(self.lanes, len(tasks))
-        self._passes.begin(count)
+        passes.begin(count)
 
         def draw_in(lane: int, method: DecodingMethod) -> Callable[[ImageTask], Drawing]:
             return lambda one: draw(self._pipelines[lane], method, sampling, one.condition, one.seed)
 
         threads = [
-            threading.Thread(target=self._lane, args=(lane, draw_in(lane, method()), tasks, numbers, done), daemon=True)
+            threading.Thread(
+                target=self._lane, args=(passes, lane, draw_in(lane, method()), tasks, numbers, done), daemon=True
+            )
             for lane in range(count)
         ]
         for thread in threads:
@@ -208,12 +219,13 @@ class BatchDrawer:
                     raise drawing
                 yield number, drawing
         finally:
-            self._passes.stop()
+            passes.stop()
             for thread in threads:
                 thread.join()
 
     def _lane(
         self,
+        passes: SharedPasses,
         lane: int,
         draw_one: Callable[[ImageTask], Drawing],
         tasks: Sequence[ImageTask],
@@ -221,7 +233,7 @@ class BatchDrawer:
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None],
     ) -> None:
         """Draw one picture after another in a lane until none are left."""
-        passes, number = self._passes, -1
+        number = -1
         with passes.turn:
             try:
                 for number in numbers:

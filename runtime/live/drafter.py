@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.artifacts.decoder_config import DecoderConfig
@@ -25,7 +26,7 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget, hiding
 from underpaint.runtime.live.engine import TorchEngine, TorchPasses
-from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
+from underpaint.runtime.live.model import LiveModel, LiveModelError, is_target, target_fingerprint
 
 KIND: Final = "live_drafter"
 """The `kind` in the config of a checkpoint of a live model's drafter."""
@@ -110,18 +111,20 @@ def check_eagle3(live: LiveModel) -> None:
 def with_ends(drafter: Decoder, live: LiveModel, embed: Callable[[Tensor], Tensor] | None = None) -> Decoder:
     """Attach the target's embeddings (or `embed`) and head to a drafter; they are not saved as its own weights."""
     assert drafter.fc is not None
-    drafter.codes = _Borrowed(embed or live.embed, drafter.fc)  # type: ignore[assignment]
+    weight = next(live.body.parameters())
+    drafter.codes = _Borrowed(embed or live.embed, drafter.fc, weight.dtype)  # type: ignore[assignment]
     if not isinstance(drafter, Eagle3Decoder):
-        drafter.head = _Borrowed(live.head, drafter.fc)  # type: ignore[assignment]
-    return drafter.to(next(live.body.parameters()).device)
+        drafter.head = _Borrowed(live.head, drafter.fc, weight.dtype)  # type: ignore[assignment]
+    return drafter.to(weight.device)
 
 
 class _Borrowed(nn.Module):
     """A part of the target that a drafter calls; computed in the target's dtype, returned in the drafter's."""
 
-    def __init__(self, function: Any, like: nn.Linear) -> None:
+    def __init__(self, function: Any, like: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__()
         self._function, self._like = [function], [like]  # lists hide them from nn.Module, so they are not its parts
+        self._dtype = dtype
 
     @property
     def weight(self) -> Tensor:
@@ -129,8 +132,8 @@ class _Borrowed(nn.Module):
         return self._like[0].weight
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Call the target's part."""
-        result: Tensor = self._function[0](inputs)
+        """Call the target's part on ids, or on features of any dtype."""
+        result: Tensor = self._function[0](inputs.to(self._dtype) if inputs.is_floating_point() else inputs)
         return result.to(self.weight.dtype)
 
 
@@ -154,23 +157,18 @@ def read_drafter(live: LiveModel, path: Path) -> Decoder:
         LiveModelError: It was trained for another target, or is not a drafter of a live target.
         ValueError: A damaged checkpoint.
     """
-    path = path / CHECKPOINT if path.is_dir() else path
+    path = _checkpoint(path)
     if not path.is_file():
         raise LiveModelError(
             f"--drafter {path}: expected {CHECKPOINT} of `underpaint train drafter`, or config.json and weights of "
             "SpecForge or speculators, got neither; train a drafter first"
         )
-    saved = load_whole(path)
+    saved = _saved(path)
     config: Mapping[str, Any] = saved["config"]
-    if config.get("kind") != KIND:
+    if not is_target(live, str(config["target"])):
         raise LiveModelError(
-            f"{path}: expected a drafter of a live target (kind {KIND}), got {config.get('kind')!r}; train one for it "
-            "with `underpaint train drafter --live`"
-        )
-    if config["target"] != target_fingerprint(live):
-        raise LiveModelError(
-            f"{path}: expected a drafter that was trained for this {live.family} model, got one of another target; "
-            "train one for it"
+            f"{path}: expected a drafter that was trained for this {live.family} model, got one of another target, or "
+            "one that an earlier version saved; train one for it"
         )
     if "eagle3" in config:
         drafter: Decoder = Eagle3Decoder(build(Eagle3Config, config["eagle3"]))
@@ -184,6 +182,34 @@ def read_drafter(live: LiveModel, path: Path) -> Decoder:
     drafter = with_ends(drafter, live)
     take_weights(drafter, saved["model"], path)
     return drafter
+
+
+def drafter_grid(path: Path) -> Grid | None:
+    """Return the grid of a drafter from `underpaint train drafter`; None for one of another library, or for no file.
+
+    Raises:
+        LiveModelError: It is not a drafter of a live target.
+        ValueError: A damaged checkpoint.
+    """
+    path = _checkpoint(path)
+    return build(DecoderConfig, _saved(path)["config"]["decoder"]).grid if path.is_file() else None
+
+
+def _checkpoint(path: Path) -> Path:
+    """Return the checkpoint in a training run's folder, or the path itself if it is no folder."""
+    return path / CHECKPOINT if path.is_dir() else path
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    """Read a drafter's checkpoint; raises LiveModelError unless it is of a live target."""
+    saved = load_whole(path)
+    kind = saved["config"].get("kind")
+    if kind != KIND:
+        raise LiveModelError(
+            f"{path}: expected a drafter of a live target (kind {KIND}), got {kind!r}; train one for it with "
+            "`underpaint train drafter --live`"
+        )
+    return saved
 
 
 class LiveDrafter(EngineDrafter):

@@ -23,7 +23,7 @@ from underpaint.models.eagle3 import Eagle3Config, Eagle3Decoder
 from underpaint.models.published.files import read_checkpoint
 from underpaint.models.published.mapped import Tensors
 from underpaint.runtime.live.drafter import CHECKPOINT, LiveDrafter, drafter_config, read_drafter, with_ends
-from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
+from underpaint.runtime.live.model import LiveModel, LiveModelError, is_target, target_fingerprint
 
 Layout: TypeAlias = Literal["specforge", "speculators"]
 _CONFIG: Final = "config.json"
@@ -266,7 +266,7 @@ def _own_embedding(live: LiveModel, settings: Mapping[str, Any], tensors: Tensor
     Both libraries freeze embeddings by default, so frozen embeddings that differ mean another target.
     """
     fingerprint = settings.get("underpaint", {}).get("target")
-    if fingerprint is not None and fingerprint != target_fingerprint(live):
+    if fingerprint is not None and not is_target(live, str(fingerprint)):
         raise _of_another(live, folder)
     if "embed_tokens.weight" not in tensors:
         return None
@@ -288,7 +288,7 @@ def _own_embedding(live: LiveModel, settings: Mapping[str, Any], tensors: Tensor
 def _of_another(live: LiveModel, folder: Path) -> LiveModelError:
     return LiveModelError(
         f"{folder}: expected a drafter that was trained for this {live.family} model, got one whose embeddings are "
-        "another target's; train one for it"
+        "another target's, or one that an earlier version saved; train one for it"
     )
 
 

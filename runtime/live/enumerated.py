@@ -11,6 +11,7 @@ import torch
 from underpaint.algos.chance import Chance, enumerate_outcomes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.live.drafter import LiveDrafter, new_drafter
 from underpaint.runtime.live.model import LiveModelError
@@ -64,9 +65,15 @@ class SmallPictures:
             top_k: Number of codes kept in each distribution.
 
         Raises:
-            LiveModelError: There are too many pictures to enumerate, or the model does not compute in float32.
+            LiveModelError: There are too many pictures to enumerate, the model does not compute in float32, or its
+                grid cannot be changed.
         """
         live = pipeline.live
+        if isinstance(live.config, DecoderConfig):
+            raise LiveModelError(
+                f"certify: expected a model of transformers, whose grid can be made small, got {live.family}; judge "
+                "the methods on another model"
+            )
         pictures = top_k**grid.cells
         if not 1 < top_k <= live.codes:
             raise LiveModelError(f"--top-k: expected 2 to {live.codes:,} codes to choose from, got {top_k}")

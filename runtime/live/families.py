@@ -72,7 +72,7 @@ def janus(model: Any, processor: Any = None, *, grid: Grid | None = None, longes
         embed_ids=inner.language_model.get_input_embeddings(),
         head=inner.generation_head,
         sampling=SamplingParams(guidance=5.0),
-        codebook=codebook_of(inner.vqmodel),
+        codebook=codebook_of(inner.vqmodel, unit=True),
         uncond=lambda ids: tuple(each if each in kept_ids else padding for each in ids),
         image_start=(start,),
         encode=encode,
@@ -158,7 +158,8 @@ def lumina_mgpt(
 ) -> LiveModel:
     """Lumina-mGPT (arXiv 2408.02657), in Chameleon's classes: guidance 3, top-k 2000, each line has an end token.
 
-    A picture begins with its start token, height and width, in units of 32 pixels; the unconditional row keeps these.
+    A picture begins with its start token, height and width, in units of 32 pixels (2 cells); the unconditional row
+    keeps these. Its end token follows the last line.
     """
     grid = grid or Grid(48, 48)
     if grid.height % 2 or grid.width % 2:
@@ -166,7 +167,7 @@ def lumina_mgpt(
     names: Mapping[str, int] = model.config.vocabulary_map
     try:
         eol = names["<reserved08799>"]
-        sizes = tuple(names[f"<reserved{8800 + side // 2 - 1:05d}>"] for side in grid)
+        sizes = tuple(names[f"<reserved{8800 + side // 2:05d}>"] for side in grid)
     except KeyError as error:
         raise LiveModelError(
             f"lumina-mgpt: expected {error.args[0]} in the model's vocabulary_map, by which Lumina-mGPT marks lines "
@@ -185,6 +186,7 @@ def lumina_mgpt(
         grid,
         sampling=SamplingParams(guidance=3.0, top_k=2000),
         eol_id=eol,
+        closing=(names["<eoss>"],) if "<eoss>" in names else (),
         codebook=codebook_of(model.model.vqmodel),
         uncond=lambda ids: ids[-3:],
         image_start=start,

@@ -29,8 +29,8 @@ def glm_image(
 
     grid is the large grid, 36 x 24 by default (1152 x 768 pixels); preview is the small grid, by default the
     processor's. The model sees both as one row of cells, the small grid first. MuLo-SD drafts the large grid from it.
-    `transformers` has no picture decoder. Pass the large grid's tokens to `GlmImagePipeline(prior_token_ids=...)` of
-    diffusers; `glm_image_prior` extracts them.
+    `transformers` has no picture decoder. `glm_image_prior` makes the `prior_token_ids` with which `GlmImagePipeline`
+    of diffusers draws the picture.
     """
     large = grid or Grid(36, 24)
     small = preview or glm_image_preview(large)
@@ -58,7 +58,7 @@ def glm_image(
         position_ids=position_ids,
         image_start=(codes,),
         encode=encode,
-        codebook=codebook_of(getattr(model.model, "vqmodel", None)),
+        codebook=codebook_of(getattr(model.model, "vqmodel", None), unit=True),
         longest_prompt=longest_prompt,
         parts=(small, large),
     )
@@ -70,9 +70,17 @@ def glm_image_preview(large: Grid) -> Grid:
     return Grid(int(math.sqrt(ratio) * 16), int(math.sqrt(1 / ratio) * 16))
 
 
-def glm_image_prior(tokens: IntArray, large: Grid) -> IntArray:
-    """`prior_token_ids` [1, cells] of diffusers' `GlmImagePipeline`, from the tokens of both grids."""
-    return np.asarray(tokens)[glm_image_preview(large).cells :][None]
+def glm_image_prior(tokens: IntArray, large: Grid) -> Tensor:
+    """Return `prior_token_ids`, int64 [1, 4 * cells], of diffusers' `GlmImagePipeline`.
+
+    A cell covers 32 x 32 pixels, and the pipeline reads an id for every 16 x 16, so each is repeated in 2 x 2 places.
+
+    Args:
+        tokens: The tokens of both grids, with the default preview.
+        large: The large grid.
+    """
+    cells = np.asarray(tokens, dtype=np.int64)[glm_image_preview(large).cells :].reshape(large)
+    return torch.from_numpy(cells.repeat(2, axis=0).repeat(2, axis=1).reshape(1, -1))
 
 
 def _glm_offsets(small: Grid, large: Grid) -> Tensor:

@@ -25,7 +25,13 @@ Ids: TypeAlias = tuple[int, ...]
 _HASHED_WEIGHTS: Final = 256
 """Number of evenly spaced values of each tensor that a weights digest hashes, so that large models stay fast."""
 _HASHED_CODES: Final = 64
-"""Number of codes whose embeddings and logits a target fingerprint hashes."""
+"""Number of codes whose embeddings and logits a weights digest hashes."""
+_HASHED_SIGNS: Final = 4096
+"""Number of evenly spaced values of each tensor whose signs a target fingerprint hashes."""
+_SCALES_APART: Final = 0.05
+"""Largest relative difference of a target's logits that another precision may cause."""
+_FULL: Final = "full_attention"
+_SLIDING: Final = "sliding_attention"
 
 
 class LiveModelError(ValueError):
@@ -48,7 +54,8 @@ class LiveModel:
         body: The decoder layers, called like those of `transformers`, with `inputs_embeds` [B, T, D], a 4-D
             additive `attention_mask` [B, 1, T, S], `position_ids` and `past_key_values`.
         config: The decoder's configuration: `hidden_size`, `intermediate_size`, `num_hidden_layers`,
-            `num_attention_heads`, and `num_key_value_heads` and `head_dim` if it has them; or a `DecoderConfig`.
+            `num_attention_heads`, and `num_key_value_heads` and `head_dim` if it has them; or a `DecoderConfig`. Every
+            layer must attend to all earlier positions of a prompt and its picture.
         grid: Rows and columns of the token image.
         codes: V, the number of image codes.
         vocabulary: Number of ids that `embed_ids` accepts.
@@ -97,6 +104,10 @@ class LiveModel:
     longest_prompt: int = 1024
     features: FeatureEmbedding | None = None
     parts: tuple[Grid, Grid] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise LiveModelError if a layer would ignore its own attention pattern under the masks of passes."""
+        _check_attention(self)
 
     def __repr__(self) -> str:
         return f"<LiveModel {self.family}: {self.grid.height} x {self.grid.width} cells, {self.codes:,} codes>"
@@ -202,25 +213,68 @@ def _calls_it_cache(body: Any) -> bool:
     return "cache" in signature(body.forward).parameters
 
 
+def _check_attention(live: LiveModel) -> None:
+    """Raise LiveModelError unless every layer attends to all earlier positions.
+
+    Layers of `transformers` apply a sliding window or chunks only through the masks that they make themselves, and
+    passes give them 4-D masks instead. A window is accepted if it holds the longest prompt and the picture.
+    """
+    window = getattr(live.config, "sliding_window", None)
+    kinds = getattr(live.config, "layer_types", None) or (_FULL if window is None else _SLIDING,)
+    others = set(kinds) - {_FULL}
+    if not others or (others == {_SLIDING} and window is not None and window >= live.decoder.capacity):
+        return
+    raise LiveModelError(
+        f"{live.family}: expected layers that attend to all {live.decoder.capacity:,} positions of the longest prompt "
+        f"and a picture, got {', '.join(sorted(others))} with sliding_window {window}, which the 4-D masks of passes "
+        "would turn off; use another model, or a longest_prompt and a grid that fit into its window"
+    )
+
+
 def target_fingerprint(live: LiveModel) -> str:
-    """SHA-256 of what a drafter reads from its target: embeddings of some codes, and the head's logits of these."""
+    """Return a name of a drafter's target: a hash and a scale, see `is_target`.
+
+    The hash is the SHA-256 of the signs of values sampled from every tensor of its layers, the scale the mean size of
+    the head's logits of some codes' embeddings. Neither depends on the precision or the device that the model is loaded
+    in, but for the scale's rounding.
+    """
+    digest = hashlib.sha256()
+    for weight in live.body.state_dict().values():
+        values = weight.detach().flatten()
+        some = values[:: max(1, values.numel() // _HASHED_SIGNS)].float().cpu().numpy()
+        digest.update(np.packbits(np.signbit(some)).tobytes())
+    return f"{digest.hexdigest()}-{float(_ends(live)[1].float().abs().mean()):.4g}"
+
+
+def is_target(live: LiveModel, fingerprint: str) -> bool:
+    """Return whether a model is the one of a `target_fingerprint`: equal hashes, and scales within rounding."""
+    (digest, _, scale), (own, _, own_scale) = fingerprint.partition("-"), target_fingerprint(live).partition("-")
+    return digest == own and bool(scale) and abs(float(own_scale) - float(scale)) <= _SCALES_APART * float(own_scale)
+
+
+def _ends(live: LiveModel) -> tuple[Tensor, Tensor]:
+    """Return the embeddings of some codes and the head's logits of these, as the model itself computes them."""
     codes = torch.arange(min(_HASHED_CODES, live.codes), device=next(live.body.parameters()).device)
     with torch.inference_mode():
         embeds = live.embed_codes(codes)
-        parts = (embeds, live.head(embeds))
+        return embeds, live.head(embeds)
+
+
+def _ends_digest(live: LiveModel) -> str:
+    """Return the SHA-256 of `_ends`."""
     digest = hashlib.sha256()
-    for part in parts:
+    for part in _ends(live):
         digest.update(np.ascontiguousarray(part.float().cpu().numpy().round(3)).tobytes())
     return digest.hexdigest()
 
 
 def weights_digest(live: LiveModel, module: nn.Module) -> str:
-    """SHA-256 of a module's weights, by values sampled from every tensor, and of the target fingerprint.
+    """SHA-256 of a module's weights, by values sampled from every tensor, and of some codes' embeddings and logits.
 
     The digest changes when one training step changes the weights. Equal digests mean equal weights and dtypes, except
     for weights edited on purpose to keep the digest.
     """
-    digest = hashlib.sha256(target_fingerprint(live).encode())
+    digest = hashlib.sha256(_ends_digest(live).encode())
     for name, weight in module.state_dict().items():
         values = weight.detach().flatten()
         step = max(1, values.numel() // _HASHED_WEIGHTS)

@@ -108,13 +108,19 @@ def token_id(processor: Any, name: str, family: str, elsewhere: str) -> int:
     return int(processor.tokenizer.convert_tokens_to_ids(token))
 
 
-def codebook_of(vqmodel: Any) -> FloatArray | None:
-    """Return the codebook [V, E] of an image tokenizer in `transformers`; None if it has none."""
+def codebook_of(vqmodel: Any, *, unit: bool = False) -> FloatArray | None:
+    """Return the codebook [V, E] of an image tokenizer in `transformers`; None if it has none.
+
+    Args:
+        vqmodel: The tokenizer.
+        unit: Whether its codes are the rows divided by their norms, as in tokenizers with normalised codes.
+    """
     quantizer = getattr(vqmodel, "quantize", None)
     embedding = getattr(quantizer, "embedding", None)
     if embedding is None:
         return None
-    codebook: FloatArray = embedding.weight.detach().float().cpu().numpy()
+    codes: Tensor = embedding.weight.detach().float().cpu()
+    codebook: FloatArray = (functional.normalize(codes, dim=-1) if unit else codes).numpy()
     return codebook
 
 

@@ -107,6 +107,15 @@ def test_trace_premises_and_costs_of_a_live_model(emu3, drafter, tmp_path, monke
     assert "Kept in" in done.out + done.err
 
 
+def test_certify_drafts_with_a_drafter_of_a_larger_grid(emu3, drafter, tmp_path, monkeypatch):
+    command = f"certify --live {emu3} --drafter {drafter} --grid 2 --top-k 2 --methods speculative --json out.json"
+    done = run_program(command, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert [row["verdict"] for row in results["rows"]] == ["lossless"]
+    assert not results["random_drafter"]
+
+
 def test_another_set_of_weights_is_another_run(emu3, tmp_path, monkeypatch):
     arguments = f"compare {PROMPT} --methods sjd --temperature 0 --no-likelihood --out out"
     run_live(arguments, emu3, tmp_path, monkeypatch)

@@ -12,9 +12,9 @@ import transformers
 from tests.runtime.live.tiny_models import CODES, MODELS, grid_of, randomise
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.runtime.live.drafter import new_drafter, new_eagle3, read_drafter, target_layers
+from underpaint.runtime.live.drafter import LiveDrafter, new_drafter, new_eagle3, read_drafter, target_layers
 from underpaint.runtime.live.generate import accelerate
-from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.model import LiveModel, LiveModelError, is_target, target_fingerprint, weights_digest
 from underpaint.training.distillation import DrafterSettings, acceptance, distribution_loss, unroll
 from underpaint.training.drafter_costs import MachineSpeed, drafter_costs
 from underpaint.training.live_drafter import (
@@ -147,6 +147,25 @@ def test_a_drafter_of_another_target_is_refused(trained):
     randomise(other.model, seed=9)
     with pytest.raises(LiveModelError, match="got one of another target"):
         accelerate(other.model, family=trained.name, grid=grid_of(trained.name), drafter=trained.out)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_drafter_is_its_targets_in_any_precision(trained, dtype):
+    model = MODELS[trained.name]().model.to(dtype)
+    fast = accelerate(model, "eagle2", family=trained.name, grid=grid_of(trained.name), drafter=trained.out)
+    assert is_target(fast.live, target_fingerprint(trained.fast.live))
+    assert weights_digest(fast.live, fast.live.body) != weights_digest(trained.fast.live, trained.fast.live.body)
+
+
+@pytest.mark.parametrize("name", ["chameleon", "janus"])
+def test_a_float32_drafter_drafts_for_a_bfloat16_target(name):
+    tiny, options = MODELS[name](), {"family": name, "grid": grid_of(name)}
+    live = accelerate(tiny.model.bfloat16(), **options).live
+    drafter = new_drafter(live)
+    features = torch.randn(2, live.config.hidden_size)
+    assert torch.equal(drafter.head(features), live.head(features.bfloat16()).float())
+    fast = accelerate(tiny.model, "eagle2", drafter=LiveDrafter(drafter, live.sampling), **options)
+    assert fast.generate(tiny.prompt, temperature=0).drawing.drafter_nfe > 0
 
 
 def test_costs_count_the_weights_that_are_learnt(trained):

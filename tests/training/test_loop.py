@@ -90,6 +90,39 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / CHECKPOINT).exists()
 
 
+def nan_from(model: nn.Linear, first: int):
+    def loss(step: int) -> Loss:
+        one = loss_of(model)(step)
+        return one._replace(value=one.value * torch.nan) if step >= first else one
+
+    return loss
+
+
+def test_a_loss_that_turns_nan_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
+    model, after_every_step = line(), replace(SETTINGS, checkpoint_seconds=-1.0)
+    with pytest.raises(FloatingPointError, match="step 3 is nan"):
+        train(model, nan_from(model, 2), tmp_path, after_every_step, CONFIG)
+    saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert saved["step"] == 2
+    assert saved["raw"]["weight"].isfinite().all()
+
+
+def test_a_loss_that_turns_nan_is_neither_validated_nor_a_finished_run(tmp_path: Path) -> None:
+    model, validations = line(), list[str]()
+
+    def validate() -> dict[str, float]:
+        validations.append("one")
+        return {}
+
+    with pytest.raises(FloatingPointError, match="step 12 is nan"):
+        train(model, nan_from(model, 2), tmp_path, SETTINGS, CONFIG)
+    model = line()
+    with pytest.raises(FloatingPointError, match="step 4 is nan"):
+        train(model, nan_from(model, 2), tmp_path, SETTINGS, CONFIG, validate=validate)
+    assert not validations
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
 def test_the_schedule_follows_whichever_of_steps_and_minutes_is_further_on() -> None:
     timed = replace(SETTINGS, minutes=1.0)
     assert rate_share(SETTINGS, 0, 0.0) == pytest.approx(0.5)

@@ -1,9 +1,10 @@
 """The tokenizer's recipe and the token cache, on made-up pictures."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from underpaint.models.checkpoints import load_vq, load_whole, read
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.engines.images import to_bytes
+from underpaint.training import tokenizer as recipes
 from underpaint.training.data.textured_scenes import Split
-from underpaint.training.loop import LoopSettings, save_atomically
+from underpaint.training.loop import LoopSettings, rate_share, save_atomically
 from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
 from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
@@ -186,3 +188,43 @@ def test_a_tokenizer_that_took_another_s_place_is_read_anew(trained: Path, tmp_p
     saved["model"]["quantize.embedding.weight"] += 1.0
     save_atomically(saved, path)
     assert torch.equal(load_vq(path).quantize.embedding.weight, before + 1.0)
+
+
+def recipe(out: Path, monkeypatch: pytest.MonkeyPatch, loop: LoopSettings = LOOP) -> SimpleNamespace:
+    """What `train_tokenizer` gives the loop; codes may restart five steps after step 10, and every five from there."""
+    given = SimpleNamespace()
+
+    def heard(model: VQModel, loss: object, *rest: object, **others: object) -> None:
+        given.__dict__.update(others, model=model, loss=loss)
+
+    monkeypatch.setattr(recipes, "train", heard)
+    settings = replace(SETTINGS, sides=(64,), batch=1)
+    train_tokenizer(out, flat_pictures, config=TINY_VQ, settings=settings, loop=loop)
+    return given
+
+
+def restarted(given: SimpleNamespace, steps: Iterable[int], share: float) -> bool:
+    """Whether codes restart after the last of these steps, whose rates are this share of the peak rates."""
+    weight = given.model.quantize.embedding.weight
+    for step in steps:
+        given.at_share(share)
+        given.loss(step)
+        before = weight.detach().clone()
+        given.after_step(step)
+    return not torch.equal(weight, before)
+
+
+def test_a_resumed_run_restarts_no_code_before_it_counted_long_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = recipe(tmp_path, monkeypatch)
+    assert not restarted(given, range(13, 16), 1.0)
+    assert restarted(given, range(16, 21), 1.0)
+    assert restarted(given, range(21, 26), 1.0)
+
+
+def test_codes_stop_restarting_in_a_run_limited_by_minutes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = replace(LOOP, steps=10_000_000, minutes=1.0)
+    for seconds, expected in ((0.6 * 60, True), (0.8 * 60, False)):
+        given = recipe(tmp_path / str(seconds), monkeypatch, loop)
+        assert restarted(given, range(11, 16), rate_share(loop, 15, seconds)) is expected

@@ -118,6 +118,14 @@ def test_a_batch_that_is_left_early_ends_its_threads():
     assert threading.active_count() == before
 
 
+def test_a_list_is_drawn_one_by_one_where_near_ties_are_verified():
+    tiny = MODELS["chameleon"]()
+    half = accelerate(tiny.model.bfloat16(), grid=(3, 3), verify_near_ties="float32")
+    prompts = [tiny.prompt, (tiny.prompt[0], 100, *tiny.prompt[2:])]
+    alone = [shown(half.generate(prompt, seed=4)) for prompt in prompts]
+    assert [shown(image) for image in half.generate(prompts, seed=4)] == alone
+
+
 def test_batches_that_cannot_be_drawn_are_refused():
     tiny = MODELS["emu3"]()
     fast = accelerate(tiny.model, grid=grid_of("emu3"))

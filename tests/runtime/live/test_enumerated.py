@@ -7,6 +7,8 @@ import pytest
 
 from tests.runtime.live.tiny_models import MODELS, grid_of
 from underpaint.algos.protocols import Grid
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.models.decoder import Decoder
 from underpaint.runtime.evaluation.comparison import build_methods, named_variants
 from underpaint.runtime.live.enumerated import SmallPictures
 from underpaint.runtime.live.generate import accelerate
@@ -57,3 +59,10 @@ def test_what_cannot_be_enumerated_is_refused():
     half = accelerate(MODELS["emu3"]().model.bfloat16(), grid=grid_of("emu3"))
     with pytest.raises(LiveModelError, match="expected float32"):
         SmallPictures(half.pipeline, Grid(2, 2), 2)
+
+
+def test_a_model_whose_grid_cannot_change_is_refused():
+    config = DecoderConfig(dim=8, layers=1, heads=2, hidden=16, vocab_size=16, grid_side=4, prefix=1, cond_ids=5)
+    fast = accelerate(Decoder(config))
+    with pytest.raises(LiveModelError, match=r"expected a model of transformers.*got llamagen-c2i"):
+        SmallPictures(fast.pipeline, Grid(2, 2), 2)

@@ -183,8 +183,31 @@ def test_every_family_is_sampled_as_published():
 def test_glm_images_large_grid_is_what_diffusers_takes():
     large = Grid(8, 6)
     tokens = np.arange(glm_image_preview(large).cells + large.cells)
-    assert glm_image_prior(tokens, large).shape == (1, large.cells)
-    assert glm_image_prior(tokens, large)[0, -1] == tokens[-1]
+    prior = glm_image_prior(tokens, large)
+    cells = torch.from_numpy(tokens[-large.cells :]).view(1, 1, *large).float()
+    wanted = torch.nn.functional.interpolate(cells, scale_factor=2, mode="nearest").long().view(1, -1)
+    assert prior.dtype == torch.int64
+    assert prior.tolist() == wanted.tolist()
+
+
+def test_a_picture_of_lumina_begins_with_its_sides_in_32_pixels_and_ends_with_its_mark():
+    tiny = MODELS["lumina-mgpt"]()
+    fast = accelerate(tiny.model, family="lumina-mgpt", grid=(SIDE, SIDE))
+    names = tiny.model.config.vocabulary_map
+    sides = [names[f"<reserved{8800 + SIDE * 16 // 32:05d}>"]] * 2
+    assert fast.live.image_start == (names["<racm3:break>"], *sides)
+    ids = fast.generate(tiny.prompt, seed=1).token_ids.tolist()
+    assert ids[-2:] == [names["<reserved08799>"], names["<eoss>"]]
+    assert len(ids) == SIDE * (SIDE + 1) + 1
+
+
+@pytest.mark.parametrize(("name", "unit"), [("janus", True), ("glm-image", True), ("chameleon", False)])
+def test_codebooks_hold_codes_as_pictures_are_decoded_from_them(name, unit):
+    tiny = MODELS[name]()
+    codebook = accelerate(tiny.model, family=name, grid=grid_of(name)).live.codebook
+    weight = tiny.model.model.vqmodel.quantize.embedding.weight.detach()
+    expected = weight / weight.norm(dim=-1, keepdim=True) if unit else weight
+    assert np.allclose(codebook, expected.numpy(), rtol=1e-6, atol=0)
 
 
 def test_committing_the_first_positions_of_a_pass_copies_nothing(monkeypatch):
@@ -258,6 +281,30 @@ def test_attention_that_takes_no_4d_masks_is_refused():
     model.set_attn_implementation("flex_attention")
     with pytest.raises(LiveModelError, match=r"takes 4-D masks \(sdpa or eager\), got flex_attention"):
         accelerate(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("Qwen2", {"use_sliding_window": True, "max_window_layers": 0}), ("Mistral", {})]
+)
+def test_layers_with_a_window_shorter_than_prompt_and_picture_are_refused(name, options):
+    def model(window):
+        config = getattr(transformers, f"{name}Config")(
+            vocab_size=12,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            sliding_window=window,
+            **options,
+        )
+        return getattr(transformers, f"{name}ForCausalLM")(config)
+
+    accelerate(model(19), family=family, longest_prompt=16)
+    with pytest.raises(
+        LiveModelError, match=r"attend to all 19 positions .* got sliding_attention with sliding_window 18"
+    ):
+        accelerate(model(18), family=family, longest_prompt=16)
 
 
 def test_two_prompts_at_once_are_refused():

@@ -81,6 +81,14 @@ def test_a_live_checkpoint_draws_what_its_export_draws(both, method, temperature
     assert np.abs(live - graph).max() <= 1  # rounding of float32 convolutions
 
 
+def test_a_list_of_conditions_is_drawn_one_by_one(both):
+    _, fast, prompt = both
+    alone = [fast.generate(prompt, seed=seed).drawing.tokens for seed in (3, 4)]
+    assert [image.drawing.tokens for image in fast.generate([prompt, prompt], seed=[3, 4])] == alone
+    with pytest.raises(LiveModelError, match="expected a model of transformers"):
+        fast.generate([prompt, prompt], batch=2)
+
+
 def test_the_shipped_target_draws_what_its_export_draws():
     pipeline, on_device = Pipeline.open(resolution=64), Pipeline.open(resolution=64, backend="device")
     decoder = read_decoder(on_device.high.decoder, torch.device("cpu"))

@@ -53,7 +53,7 @@ def chameleon(lumina: bool = False) -> TinyModel:
     names = {"<image>": 120, "<racm3:break>": 121}
     names |= {f"IMGIMG{chr(65 + code // 10)}{chr(65 + code % 10)}Z": 4 + (7 * code) % CODES for code in range(CODES)}
     if lumina:
-        names |= {"<reserved08799>": EOL, f"<reserved{8800 + SIDE // 2 - 1:05d}>": 96}
+        names |= {"<reserved08799>": EOL, f"<reserved{8800 + SIDE // 2:05d}>": 96, "<eoss>": 122}
     vq = {
         "embed_dim": 8,
         "num_embeddings": CODES,
