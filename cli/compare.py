@@ -189,7 +189,7 @@ def compare(
         record_all(run, log, replays, save_replay)
     _report(run, out, figures, log, replays, curve, form, likelihood, on_device)
     if save_pictures:
-        _save_pictures(run, log, form)
+        _save_pictures(run, log, Format.json if figures == STANDARD_OUTPUT else form)
 
 
 def _report(

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,8 +73,9 @@ def protocol(
         float | None,
         typer.Option(
             help="Hours for everything, over all starts. They limit the prompts of every method to one number; more "
-            "hours at a later start add prompts.",
+            "hours at a later start add prompts, but not to a search of the tuning that has begun.",
             min=0.01,
+            max=24 * 365,
             show_default=False,
         ),
     ] = None,
@@ -117,6 +119,8 @@ def protocol(
     with bad_input():
         if preset is not None and within is not None:
             raise ValueError("--within applies to the tuning, which --preset skips; leave one of them out")
+        if hours is not None and isnan(hours):
+            raise ValueError("--hours: expected a number from 0.01 to 8,760, got nan")
         sizes = Sizes().scaled(prompts_scale)
         names = read_methods(methods)
         chosen = None if preset is None else read_preset(preset)
@@ -256,7 +260,7 @@ def summary_tables(record: "Mapping[str, Any]") -> list[ResultTable]:
         Column("method"),
         Column("promise"),
         Column("same_as_ar", "equal to AR at\ntemperature 0", right=True),
-        with_interval("speedup", "speed-up\n(95 %)", ".2f"),
+        with_interval("speedup", "speedup\n(95 %)", ".2f"),
         figure("target_nfe", "target\npasses", ".1f"),
         figure("tokens_per_pass", "tokens\nper pass", ".2f"),
         with_interval("quality_over_ar", "quality minus AR's\nnats (95 %)", "+.3f"),

@@ -1,7 +1,9 @@
 """`underpaint tune`: the fastest settings of methods for a folder of models on this machine."""
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,6 +60,7 @@ Within = Annotated[
         help="How far the mean quality of a relaxed method may be below plain AR's, in nats of --measure. Default: "
         "try lossless settings only.",
         min=0.0,
+        max=1e6,
         show_default=False,
     ),
 ]
@@ -151,9 +154,29 @@ def tune(
     preset_file = run_tuning(tuning, about, form)
     show([preset_table(preset_file, bound)], form)
     if preset_file.methods:
-        named = ",".join(preset_file.methods)
-        then = f"underpaint compare --preset {preset} --methods {named} --prompts-skip {about['skip'] + count}"
+        named = ["--preset", str(preset), "--methods", ",".join(preset_file.methods)]
+        heat = [] if len(heats) > 1 else ["--temperature", f"{heats[0]:g}"]
+        options = [*_words(models), *_words(live), *heat, *_other_prompts(prompt_options, count)]
+        then = shlex.join(["underpaint", "compare", *named, *options])
         note_files((preset,), f"{then} reports them on other prompts", form)
+
+
+def _other_prompts(options: PromptOptions, count: int) -> list[str]:
+    """Return options that choose other prompts than the `count` prompts of a tuning; OTHER stands for another file."""
+    if options.prompts_file is not None and options.prompts_count is None:
+        return ["--prompts", "OTHER"]
+    return _words(replace(options, prompts_count=None, prompts_skip=options.prompts_skip + count))
+
+
+def _words(options: ModelOptions | LiveOptions | PromptOptions) -> list[str]:
+    """Return the command-line words of the options that differ from their defaults."""
+    words: list[str] = []
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if value != one.default:
+            name = "--prompts" if one.name == "prompts_file" else f"--{one.name.replace('_', '-')}"
+            words += [name] if value is True else [name, str(value)]
+    return words
 
 
 def read_bound(within: float | None, measure: str) -> "QualityBound | None":
@@ -164,6 +187,8 @@ def read_bound(within: float | None, measure: str) -> "QualityBound | None":
     choice = next((one for one in MEASURES if one == measure), None)
     if choice is None:
         raise ValueError(f"--measure: there is no '{measure}'; {suggest(measure, MEASURES)}")
+    if within is not None and isnan(within):
+        raise ValueError("--within: expected a number from 0 to 1,000,000, got nan")
     return None if within is None else QualityBound(choice, within)
 
 
@@ -216,6 +241,8 @@ def prompts_to_choose(pipeline: "OpenModels", options: PromptOptions, count: int
 def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "PresetFile":
     """Tune every method, and write the preset file after each; finished drawings are not drawn again.
 
+    A method is not tuned again at a temperature for which the preset file has its settings.
+
     Args:
         tuning: The methods, and how to search their settings.
         about: Description of the prompts, for the preset file.
@@ -224,17 +251,22 @@ def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "Pres
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.drawer import OpenedDrawer
     from underpaint.runtime.evaluation.machine import typed_command
-    from underpaint.runtime.methods.preset_file import ChosenMethod, write_preset
+    from underpaint.runtime.methods.preset_file import ChosenMethod, ChosenSettings, write_preset
 
     with bad_input():
         preset = tuning.begin(about, typed_command())
     for name, why in tuning.skipped.items():
         note(f"{name} is left out: {why}", form)
-    for name in (name for name in tuning.names if name not in preset.methods):
-        chosen = {}
+    for name in tuning.names:
+        before = preset.methods.get(name, ChosenMethod())
+        chosen: dict[str, ChosenSettings] = {}
         for sampling in tuning.samplings:
-            heat, search = sampling.temperature, tuning.search(name, sampling)
+            heat = sampling.temperature
+            kind, done = ("greedy", before.greedy) if heat == 0 else ("sampled", before.sampled)
+            if done is not None and done.temperature == heat:
+                continue
             with bad_input():
+                search = tuning.search(name, sampling)
                 log = search.run.open_log(tuning.folder(name, heat))
             workers = ThisProcess(OpenedDrawer(tuning.pipeline, search.plan))
 
@@ -246,9 +278,10 @@ def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "Pres
             selection = search.select(log, draw)
             if selection is None:
                 note(f"{name} is left out at temperature {heat:g}: none of its settings is within the bound", form)
-            chosen["greedy" if heat == 0 else "sampled"] = selection
-        if any(chosen.values()):
-            preset = replace(preset, methods={**preset.methods, name: ChosenMethod(**chosen)})
+            else:
+                chosen[kind] = selection
+        if chosen:
+            preset = replace(preset, methods={**preset.methods, name: replace(before, **chosen)})
             write_preset(tuning.preset_path, preset)
     return preset
 
@@ -276,7 +309,7 @@ def preset_table(preset: "PresetFile", bound: "QualityBound | None") -> ResultTa
         Column("method"),
         figure("temperature", "temper-\nature", "g"),
         Column("lossless", "loss-\nless"),
-        with_interval("speedup", "speed-up\n(95 %)", ".2f"),
+        with_interval("speedup", "speedup\n(95 %)", ".2f"),
         with_interval("over_current", "over the current\nsettings (95 %)", ".2f"),
         *quality,
         Column("settings", prose=True),

@@ -223,9 +223,10 @@ class EngineLoop:
         for event in turn.events:
             if job.prepared.request.events:
                 job.ticket.put(event)
-            if picture.partial_due(event):
-                self._encode(job, partial(self._partial, job, picture.partial, picture.tokens.copy(), event.decided))
-                picture.partial += 1
+            number = picture.partial_due(event)
+            if number is not None and job.ticket.reserve_partial():
+                self._encode(job, partial(self._partial, job, number, picture.tokens.copy(), event.decided))
+                picture.partial = number + 1
         if turn.error is not None:
             raise turn.error
         if turn.finished is not None:

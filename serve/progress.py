@@ -43,7 +43,7 @@ class Picture:
         tokens: [cells] int64, `NO_TOKEN` for undecided cells; only updated while a client watches.
         started: Time when it took its slot, from `time.monotonic`.
         cycles: Number of cycles that `tokens` includes.
-        partial: Number of partial pictures made so far.
+        partial: Number of the next partial picture.
     """
 
     job: Job
@@ -58,16 +58,20 @@ class Picture:
         request = self.job.prepared.request
         return request.events or request.partial_images > 0 or request.picture_every > 0
 
-    def partial_due(self, event: CellsEvent) -> bool:
-        """Return whether a partial picture must be sent after this event."""
-        request, sent = self.job.prepared.request, self.partial
+    def partial_due(self, event: CellsEvent) -> int | None:
+        """Return the number of the partial picture that is due after this event, or None.
+
+        A picture that is not made now stays due after the next event, until one with a higher number is due.
+        """
+        request, due = self.job.prepared.request, self.partial
         if event.decided == event.cells:
-            return False
+            return None
         if request.picture_every:
-            return event.number % request.picture_every == 0
-        return (
-            sent < request.partial_images and event.decided * (request.partial_images + 1) >= (sent + 1) * event.cells
-        )
+            latest = event.number // request.picture_every - 1
+            return latest if latest >= due else None
+        if due < request.partial_images and event.decided * (request.partial_images + 1) >= (due + 1) * event.cells:
+            return due
+        return None
 
     def after_cycle(self, cycle: Cycle | RepairCycle | CellStep | None) -> CellsEvent:
         """Convert a session's last cycle to an event; see `DecodingSession.cycle`."""

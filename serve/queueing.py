@@ -52,7 +52,9 @@ class FairQueue(Generic[Item]):
         first = heapq.heappop(self._heap)
         self._now = first.start
         if len(self._ends) > 2 * len(self._heap):  # most of these clients have nothing queued
-            self._ends = {client: end for client, end in self._ends.items() if end > self._now}
+            # A refund can move a client's end back to the start of an item that it still has in the queue.
+            queued = {one.client for one in self._heap}
+            self._ends = {client: end for client, end in self._ends.items() if end > self._now or client in queued}
         return first.item
 
     def remove(self, leaves: Callable[[Item], bool]) -> list[Item]:

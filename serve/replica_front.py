@@ -262,6 +262,8 @@ class ReplicaFront:
             self.metrics.stages.labels("draw").observe(event.draw_seconds)
             self.metrics.decided(event.tokens)
             self._seconds_a_picture += 0.1 * (event.draw_seconds - self._seconds_a_picture)
+        if isinstance(event, PartialImage) and not picture.ticket.reserve_partial():
+            return
         picture.ticket.put(replace(event, image=picture.image))
 
     def _end(self, ticket: Ticket, error: RequestError) -> None:

@@ -31,7 +31,7 @@ class Slot:
         """Create a slot; `lane` is its index."""
         self.lane, self._served = lane, served
         self._forks: dict[str, OpenModels] = {}
-        self._methods: dict[tuple[str, str, bool], DecodingMethod] = {}
+        self._methods: dict[tuple[str, str, bool, bool], DecodingMethod] = {}
 
     def open(self, prepared: PreparedRequest, models: OpenModels | None = None) -> DecodingSession:
         """Open a decoding session for a condition; the slot's previous session is dropped.
@@ -50,8 +50,12 @@ class Slot:
         return self._method(prepared, models).open(models, prepared.condition, prepared.sampling)
 
     def _method(self, prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
-        """Return the method of a request on these models; rules may keep state, so each slot has its own methods."""
-        key = (prepared.request.method, prepared.size, prepared.sampling.temperature == 0)
+        """Return the method of a request on these models; rules may keep state, so each slot has its own methods.
+
+        Guidance doubles the rows of a pass, and so changes the pass costs by which some methods choose.
+        """
+        sampling = prepared.sampling
+        key = (prepared.request.method, prepared.size, sampling.temperature == 0, sampling.guidance == 1.0)
         if key not in self._methods:
             self._methods[key] = build(prepared, models)
         return self._methods[key]

@@ -13,7 +13,7 @@ from typing import Final
 from underpaint.serve.requests import DrawRequest, Event, FinishedImage, PartialImage, RequestError
 
 _MOST_PARTIAL: Final = 4
-"""Maximum number of unread partial pictures for a slow client; further ones are skipped."""
+"""Maximum number of partial pictures of a request that are being encoded or unread; further ones are skipped."""
 
 
 class Ticket:
@@ -45,15 +45,14 @@ class Ticket:
         return self._closed
 
     def put(self, event: Event) -> bool:
-        """Add an event for the client.
+        """Add an event for the client; a partial picture needs a place from `reserve_partial` first.
 
         Returns:
-            False if the ticket is closed, or if the event is a partial picture and too many are unread.
+            False if the ticket is closed.
         """
         with self._lock:
-            if self._closed or (isinstance(event, PartialImage) and self._partial >= _MOST_PARTIAL):
+            if self._closed:
                 return False
-            self._partial += isinstance(event, PartialImage)
             self._left -= isinstance(event, FinishedImage)
             self._closed = isinstance(event, RequestError) or self._left == 0
             self._events.append(event)
@@ -62,6 +61,18 @@ class Ticket:
             with suppress(RuntimeError):  # the client's event loop has ended
                 wake()
         return True
+
+    def reserve_partial(self) -> bool:
+        """Reserve a place for one partial picture until the client reads it.
+
+        Returns:
+            False if the ticket is closed, or if too many partial pictures are being encoded or unread.
+        """
+        with self._lock:
+            if self._closed or self._partial >= _MOST_PARTIAL:
+                return False
+            self._partial += 1
+            return True
 
     def cancel(self) -> None:
         """Cancel the request: its pictures are dropped, and their slots are freed after the current turn."""
@@ -78,7 +89,8 @@ class Ticket:
         while True:
             ready.clear()
             with self._lock:
-                events, self._events, self._partial = self._events, deque(), 0
+                events, self._events = self._events, deque()
+                self._partial -= sum(isinstance(event, PartialImage) for event in events)
                 ended = self._closed
             for event in events:
                 yield event

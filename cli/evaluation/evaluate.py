@@ -11,7 +11,7 @@ from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import MOST_THREADS, check_ray_gpu, grouped, read_names, settings_by_method
+from underpaint.cli.options import DEVICE, MOST_THREADS, check_ray_gpu, grouped, read_names, settings_by_method
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
@@ -64,7 +64,11 @@ def evaluate(
     ] = 1,
     batch: Annotated[
         int,
-        typer.Option(help="With --live: pictures of a method that are drawn together, in this process.", min=1),
+        typer.Option(
+            help="With --live: pictures of a method that are drawn together, in this process. Results of different "
+            "batches are kept apart.",
+            min=1,
+        ),
     ] = 1,
     on: Annotated[
         str, typer.Option(help="Where workers run: local (processes) or ray (actors, one per GPU).")
@@ -97,6 +101,7 @@ def evaluate(
     from underpaint.runtime.evaluation.comparison import named_variants, with_baseline
     from underpaint.runtime.evaluation.drawing_log import PICTURES
     from underpaint.runtime.evaluation.plan import JobShare, RunPlan
+    from underpaint.runtime.pipeline import BACKENDS
 
     figures = out / "evaluate.json"
     with bad_input():
@@ -112,6 +117,11 @@ def evaluate(
         usual = LIVE_METHODS if live.live is not None and methods == DEFAULT_METHODS else methods
         names = with_baseline(read_names(usual))
         live.check(models or None, options.resolution, options.low, options.backend)
+        if options.backend == DEVICE:
+            raise ValueError(
+                f"--backend device: only compare, generate and serve take it; expected one of {', '.join(BACKENDS)} "
+                "here"
+            )
         options.check_settings(named_variants(names, settings_by_method(options.setting or [], names)))
         check_folder_writable(out)
         check_file_writable(figures)
@@ -123,7 +133,9 @@ def evaluate(
         )
         inline, file = jobs == 0 and on == "local" and batch == 1, None if prompts else prompt_options.file()
         arguments = (names, options, prompts or [], prompt_options, file, out)
-        plan = RunPlan(tuple(_plan_model(one, *arguments, inline=inline, likelihood=likelihood) for one in specs))
+        plan = RunPlan(
+            tuple(_plan_model(one, *arguments, inline=inline, likelihood=likelihood, batch=batch) for one in specs)
+        )
         named = (*named_by_environment(), *((context.parent.params.get("plugin") if context.parent else None) or ()))
         workers = _workers(plan, on, jobs, address, batch, tuple(str(one) for one in named))
         log = plan.open_log(out, shared=True)
@@ -168,6 +180,7 @@ def _plan_model(
     *,
     inline: bool,
     likelihood: bool,
+    batch: int,
 ) -> "ModelPlan":
     from underpaint.runtime.evaluation.comparison import named_variants
     from underpaint.runtime.evaluation.plan import ModelPlan
@@ -184,7 +197,8 @@ def _plan_model(
         settings |= {name: (*settings.get(name, ()), f"costs={curve}") for name in priced}
         comparison = options.plan(pipeline, params, named_variants(names, settings), chosen)
     keys = tuple(prompt.key for prompt in chosen.prompts)
-    return ModelPlan.for_workers(spec, pipeline, comparison, settings, chosen.source, keys, likelihood=likelihood)
+    arguments = (spec, pipeline, comparison, settings, chosen.source, keys)
+    return ModelPlan.for_workers(*arguments, likelihood=likelihood, batch=batch)
 
 
 def _tell_of_costs() -> None:

@@ -46,8 +46,8 @@ MOST_VARIANTS: Final = 500
 def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]) -> tuple[Variant, ...]:
     """Every combination of `method.name=value,value,...` within a method, and each of `methods` at its defaults.
 
-    Labels name the varied settings. If a value contains commas, semicolons separate the values:
-    `eagle1.widths=2,2,1;3,2`.
+    A method of `methods` that is also varied is drawn both ways. Labels name the varied settings. If a value contains
+    commas, semicolons separate the values: `eagle1.widths=2,2,1;3,2`.
 
     fixed: `method.name=value` for all variants of a method. Raises ValueError for text of another form, a fixed
     setting of a method without variants, and a setting that is varied twice or also fixed.
@@ -66,13 +66,16 @@ def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]
         if name in axes[method]:
             raise ValueError(f"--set {text}: '{method}.{name}' varies; give the value to --vary, or leave it out there")
         settings[method].append(f"{name}={value}")
-    count = sum(prod(len(values) for values in by_name.values()) for by_name in axes.values())
+    both = {method for method, by_name in axes.items() if by_name and method in methods}
+    count = sum(prod(len(values) for values in by_name.values()) for by_name in axes.values()) + len(both)
     if count > MOST_VARIANTS:
         raise ValueError(
             f"--vary: expected at most {MOST_VARIANTS} methods and variants, got {count:,}; vary fewer values"
         )
     combined = []
     for method, by_name in axes.items():
+        if method in both:
+            combined.append(Variant(method, method, tuple(settings[method])))
         for combination in product(*by_name.values()):
             changes = tuple(f"{name}={chosen}" for name, chosen in zip(by_name, combination, strict=True))
             combined.append(Variant(" ".join((method, *changes)), method, (*settings[method], *changes)))
@@ -150,7 +153,7 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], tried: Sequence[Variant]
         one.set_axisbelow(True)
         for side in ("top", "right"):
             one.spines[side].set_visible(False)
-    axes[0].set_ylabel("speed-up over AR", fontsize=9)
+    axes[0].set_ylabel("speedup over AR", fontsize=9)
     _draw_pareto(axes[0], rows)
     if base.prompt_accuracy is not None:
         axes[0].axvline(base.prompt_accuracy - CLOSE, color=_QUIET, lw=0.8, ls="--")

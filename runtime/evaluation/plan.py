@@ -131,11 +131,18 @@ class ModelPlan:
         prompt_keys: tuple[str, ...] = (),
         *,
         likelihood: bool = True,
+        batch: int = 1,
     ) -> ModelPlan:
-        """The plan of a model that workers open; raises as `check_opens` if a method or a prompt does not fit it."""
+        """The plan of a model that workers open; raises as `check_opens` if a method or a prompt does not fit it.
+
+        batch: number of pictures drawn together. Their seconds are shares of the batch's time, so drawings of another
+        batch are another run.
+        """
         check_opens(pipeline, comparison)
         judge = judge_of(pipeline)
         fingerprint = {**judged_fingerprint(pipeline, judge), "threads": spec.threads}
+        if batch > 1:
+            fingerprint["batch"] = batch
         hashes = dict(fingerprint["sha256"])
         task = ModelTask(spec, settings, comparison.preset, comparison.sampling, hashes, likelihood)
         return cls(pipeline, comparison, judge, fingerprint, task, prompts_file, prompt_keys)

@@ -81,6 +81,8 @@ def fit_protocol(
 ) -> tuple[Protocol, dict[str, Any], str]:
     """Reduce a protocol to as many prompts as the hours allow; tuning gets its share, set in `tuning.counts`.
 
+    A search of the tuning that has begun keeps its number of prompts.
+
     Args:
         first: The protocol with all prompts.
         log: Its drawings; at least the first round must be drawn.
@@ -92,7 +94,7 @@ def fit_protocol(
         The reduced protocol, the entries for the record, and a line that reports the estimate.
 
     Raises:
-        ValueError: The first round is not drawn yet.
+        ValueError: The first round is not drawn yet, or a search's record of drawings is damaged.
     """
     seconds = first.seconds(log)
     if any(key not in seconds for key in first.counts):
@@ -107,10 +109,12 @@ def fit_protocol(
     share = inf if hours is None or 3600.0 * hours >= both else 3600.0 * hours / both
     whole = first.fitted(seconds, share * drawing * (1.0 - curve_share))
     record: dict[str, Any] = {"estimated_hours": round(both / 3600, 2)}
-    if tuning is not None and hours is not None:
-        counts = fit_counts(counts, each, share * searching)
+    if tuning is not None:
+        if hours is not None:
+            counts = fit_counts(counts, each, share * searching)
         heats = [model.comparison.sampling.temperature for model in first.run.models]
         tuning.counts = {(name, heats[place]): count for (place, name), count in counts.items()}
+        counts = {(place, name): tuning.size(name, heats[place]) for place, name in counts}
         searching = sum(counts[key] * each[key] for key in counts)
         record["tuned_on"] = {f"{name} at temperature {heats[place]:g}": n for (place, name), n in counts.items()}
     cut = whole.total_seconds(seconds) / (1.0 - curve_share)
@@ -120,5 +124,8 @@ def fit_protocol(
         most = max(whole.counts.values())
         estimate += f"; the whole protocol would take {both / 3600:.2f} h, so every method gets at most {most} prompts"
     if hours is not None and cut + searching > 3600.0 * hours:
-        estimate += f". This is more than --hours {hours:g}, because every method gets at least {LEAST} prompts"
+        estimate += (
+            f". This is more than --hours {hours:g}, because every method gets at least {LEAST} prompts, and a search "
+            "that has begun keeps its prompts"
+        )
     return whole, record, estimate

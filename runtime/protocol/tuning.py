@@ -10,6 +10,7 @@ from typing import Any, Final
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.comparison import Variant, open_method
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judge_of
 from underpaint.runtime.methods.method import ModelTables
@@ -18,6 +19,8 @@ from underpaint.runtime.models import OpenModels
 from underpaint.runtime.protocol.settings_search import QualityBound, Search, candidates
 
 PRESET: Final = "preset.json"
+_SAMPLING: Final = ("guidance", "top_k", "top_p")
+"""Sampling parameters that all temperatures of a tuning share."""
 
 
 def judge_for(bound: QualityBound | None, pipeline: OpenModels, conditions: Sequence[Condition]) -> PictureJudge | None:
@@ -43,7 +46,7 @@ class Tuning:
     Attributes:
         pipeline: The models.
         names: The methods that these models support at the temperatures in `samplings`.
-        samplings: Sampling parameters of the target, one per temperature.
+        samplings: Sampling parameters of the target, one per temperature, which alone differs between them.
         conditions: The prompts to tune on.
         bound: The largest quality loss; None tries lossless settings only.
         judge: Scores pictures; None without a judge.
@@ -51,7 +54,8 @@ class Tuning:
         most: Largest number of settings tried per method.
         out: Folder for the drawings and the preset file.
         skipped: Methods that the user did not name and the models reject, with the reason.
-        counts: Number of conditions to tune on, by (method, temperature); a missing key means all.
+        counts: Number of conditions to tune on by a time budget, by (method, temperature); a missing key means all. See
+            `size`.
     """
 
     pipeline: OpenModels
@@ -124,11 +128,27 @@ class Tuning:
         """Folder for the drawings of one search."""
         return self.out / f"{name.replace(':', '_')}-t{temperature:g}"
 
+    def size(self, name: str, temperature: float) -> int:
+        """Number of conditions of one search. If it has begun, another time budget does not change it.
+
+        Raises:
+            ValueError: The search's record of drawings is damaged.
+        """
+        if (name, temperature) not in self.counts:
+            return len(self.conditions)
+        begun = self._settings_of(name, temperature)
+        return len(begun["prompts"]) if begun else self.counts[name, temperature]
+
+    def _settings_of(self, name: str, temperature: float) -> Mapping[str, Any]:
+        """The settings in the record of a search; empty if it has not begun."""
+        models: list[dict[str, Any]] = DrawingLog(self.folder(name, temperature), None).settings.get("models", [])
+        return models[0] if models else {}
+
     def search(self, name: str, sampling: SamplingParams) -> Search:
-        """The search over the settings of one method."""
+        """The search over the settings of one method; raises ValueError as `size`."""
         first, lossless = self.conditions[0], self.bound is None
         tried = candidates(name, self.pipeline, sampling, self.tables, first, self.most, lossless=lossless)
-        conditions = self.conditions[: self.counts.get((name, sampling.temperature))]
+        conditions = self.conditions[: self.size(name, sampling.temperature)]
         return Search.of(name, tried, self.pipeline, sampling, conditions, self.judge, self.bound)
 
     def begin(self, about: Mapping[str, Any], command: str) -> PresetFile:
@@ -142,7 +162,8 @@ class Tuning:
             ValueError: The file is damaged, or was made with other models or other tuning options.
         """
         bound = None if self.bound is None else self.bound._asdict()
-        tuning = {"prompts": about, "within": bound, "candidates": self.most}
+        sampling = {name: getattr(self.samplings[0], name) for name in _SAMPLING}
+        tuning = {"prompts": about, "within": bound, "candidates": self.most, "sampling": sampling}
         path, model = self.preset_path, dict(self.pipeline.fingerprint())
         preset = PresetFile(str(path), command, describe_machine(), model, tuning, {})
         if not path.exists():

@@ -61,6 +61,15 @@ def test_two_comparisons_in_a_row_do_not_refuse_each_other(here: Path) -> None:
     assert json.loads(result.stdout)["settings"]["temperature"] == 1.0
 
 
+def test_figures_on_standard_output_stand_there_alone(here: Path) -> None:
+    result = called("compare", "--methods", "eagle2", "--prompts-count", 1, "--save-pictures", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["kind"] == "compare"
+    (folder,) = here.glob("runs/compare/*/pictures")
+    assert str(folder.relative_to(here)) in result.stderr
+    assert len(list(folder.glob("*/*.png"))) == 2
+
+
 def test_a_sweep_takes_the_same_options(here: Path) -> None:
     results = []
     for skip in (0, 1):

@@ -3,13 +3,20 @@
 import json
 import shlex
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.program import run_program
+from tests.cli.program import Ran, run_program
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from tests.cli.test_killed import kill_when, lines_of, start
 from underpaint.artifacts.results import read_results
+from underpaint.cli.evaluation.prompts import PromptOptions
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.tune import ModelOptions, _other_prompts, _words
 
 pytestmark = pytest.mark.usefixtures("rough_costs")
 TUNE = "tune --models {} --resolution 64 --methods eagle2 --temperatures 1 --prompts-count 4 --candidates 3 --out t"
@@ -70,6 +77,61 @@ def test_a_killed_search_goes_on_and_its_preset_draws(
         ran = run_program(f"compare {use} --methods eagle2 --out y".replace("t/preset", "wrong"), tmp_path, monkeypatch)
         assert ran.code == 2
         assert message in ran.err, ran.err
+
+
+class Hashed(SyntheticPipeline):
+    """Synthetic models that have a file, by which a preset file knows them."""
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {**super().fingerprint(), "sha256": {"synthetic": "0" * 64}}
+
+
+def test_what_is_tuned_later_joins_the_preset_file_unless_it_is_sampled_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_models(monkeypatch, lambda side: Hashed())
+    path, prompts = tmp_path / "t" / "preset.json", "--prompts-count 4 --candidates 2 --out t"
+
+    def tuned(methods: str, temperatures: str, more: str = "") -> Ran:
+        line = f"tune --resolution 64 --methods {methods} --temperatures {temperatures} {prompts} {more}"
+        return run_program(line, tmp_path, monkeypatch)
+
+    def heats() -> list[float | None]:
+        chosen = json.loads(path.read_text())["methods"]["eagle2"]
+        return [chosen[kind] and chosen[kind]["temperature"] for kind in ("sampled", "greedy")]
+
+    for temperatures, expected in (("1", [1.0, None]), ("0", [1.0, 0.0]), ("0.5", [0.5, 0.0])):
+        ran = tuned("eagle2", temperatures)
+        assert ran.code == 0, ran.err + ran.crash
+        assert heats() == expected
+    use = "--preset t/preset.json --methods eagle2 --resolution 64 --temperature 0.5 --prompts-skip 4"
+    assert f"next: underpaint compare {use} reports them on other prompts" in ran.out
+    again = tuned("eagle2", "0.5,0")
+    assert again.code == 0, again.err + again.crash
+    assert "round" not in again.err
+    other = "is of another tuning (it differs in sampling)"
+    refused = tuned("eagle2,speculative", "0.5,0", "--top-k 3")
+    assert (refused.code, other in refused.err) == (2, True), refused
+    preset = json.loads(path.read_text())
+    assert preset["tuning"]["sampling"] == {"guidance": 2.0, "top_k": 0, "top_p": 1.0}
+
+
+def test_the_next_command_names_the_models_and_other_prompts() -> None:
+    live = LiveOptions(live=Path("my model"), dtype="bfloat16", compile=True)
+    assert _words(live) == ["--live", "my model", "--dtype", "bfloat16", "--compile"]
+    assert _words(ModelOptions(models=Path("m"), low=Path("l"), top_k=5)) == [
+        "--models",
+        "m",
+        "--top-k",
+        "5",
+        "--low",
+        "l",
+    ]
+    assert _other_prompts(PromptOptions(), 32) == ["--prompts-skip", "32"]
+    file = PromptOptions(prompts_file=Path("p.txt"), prompts_skip=2, skip_unknown=True)
+    assert _other_prompts(file, 32) == ["--prompts", "OTHER"]  # all its prompts were tuned on
+    some = _other_prompts(replace(file, prompts_count=8), 8)
+    assert some == ["--prompts", "p.txt", "--prompts-skip", "10", "--skip-unknown"]
 
 
 def test_a_bound_is_asked_for_and_needs_what_measures_it(

@@ -2,6 +2,8 @@
 
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,10 @@ from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.models import OpenModels
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.serve import sessions
 from underpaint.serve.engine import EngineLoop
-from underpaint.serve.models import ServedModels
+from underpaint.serve.models import PreparedRequest, ServedModels
+from underpaint.serve.sessions import Slot
 
 PROMPTS = ("a woolly fox left of an outlined pumpkin", "a glossy whale right of an owl")
 
@@ -114,6 +118,21 @@ def test_the_shipped_folder_is_served_at_each_of_its_resolutions() -> None:
     finally:
         engine.close()
         gc.collect()
+
+
+def test_methods_with_and_without_guidance_are_built_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes with guidance have two rows, so those that choose by costs need the curve of two rows."""
+    from tests.serve.served import ServedPipeline
+
+    built: list[float] = []
+    monkeypatch.setattr(sessions, "build", lambda prepared, models: built.append(prepared.sampling.guidance))
+    models: Any = ServedPipeline()
+    served: Any = SimpleNamespace(pipelines={"64x64": models})
+    slot, config = Slot(served, 0), resolve("roofline", 1.0)
+    for guidance in (2.0, 1.0, 3.0, 1.0):
+        asked, sampling = request(PROMPTS[0], method="roofline"), replace(models.sampling, guidance=guidance)
+        slot._method(PreparedRequest(asked, "64x64", models.condition(PROMPTS[0]), sampling, config), models)
+    assert built == [2.0, 1.0]
 
 
 def test_models_without_a_picture_decoder_are_not_served() -> None:

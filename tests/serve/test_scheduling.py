@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,8 +31,9 @@ from tests.serve.served import (
 )
 from underpaint.serve.answers import EventStream
 from underpaint.serve.engine import EngineLoop
+from underpaint.serve.progress import Job, Picture
 from underpaint.serve.queueing import FairQueue
-from underpaint.serve.requests import FinishedImage, Limits, RequestError
+from underpaint.serve.requests import CellsEvent, FinishedImage, Limits, PartialImage, RequestError
 from underpaint.serve.ticket import Ticket
 
 
@@ -161,6 +163,21 @@ def test_what_is_taken_out_costs_nothing(clients):
     queue.push("a", ("a", 99))
     order = [queue.pop() for _ in range(len(queue))]
     assert order.index(("a", 99)) == order.index(("new", 98)) + 1
+
+
+def test_a_client_with_a_refund_still_leaves_what_waits():
+    queue = FairQueue()
+    queue.push("done", "d")
+    assert queue.pop() == "d"
+    for name in ("b1", "b2"):
+        queue.push("b", name)
+    assert queue.pop() == "b1"
+    for name in ("a1", "a2"):
+        queue.push("a", name)
+    assert queue.remove(lambda name: name == "a1") == ["a1"]  # now client a ends where a2 starts
+    assert queue.pop() == "b2"
+    assert queue.remove(lambda name: name == "a2") == ["a2"]
+    assert len(queue) == 0
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back():
@@ -295,6 +312,62 @@ def test_what_a_slow_client_does_not_read_is_bounded():
         (events,) = events_of(ticket)
     assert sum(type(one).__name__ == "PartialImage" for one in events) <= 4
     assert sum(type(one).__name__ == "CellsEvent" for one in events) == 16
+
+
+def test_one_client_does_not_fill_the_encoder_with_partial_pictures():
+    with engine_loop(slots=1) as engine:
+        gate, encoded, may, encodings = gate_of(engine), engine.models.encoded, threading.Event(), []
+
+        def waiting(size, tokens, form):
+            assert may.wait(SECONDS)
+            encodings.append(form)
+            return encoded(size, tokens, form)
+
+        engine.models.encoded = waiting  # type: ignore[method-assign]
+        gate.shut()
+        ticket = engine.submit(request(picture_every=1))
+        until(lambda: busy(engine) == (1, 0))
+        gate.let()
+        until(lambda: busy(engine) == (0, 0))
+        may.set()
+        (events,) = events_of(ticket)
+    partial = [one for one in events if isinstance(one, PartialImage)]
+    assert [one.number for one in partial] == [0, 1, 2, 3]
+    assert len(encodings) == 4 + 1
+
+
+def test_a_partial_picture_that_is_skipped_stays_due():
+    def due(picture, *decided):
+        return [picture.partial_due(CellsEvent(0, count, (), (), (), (), count, 20)) for count in decided]
+
+    every, evenly = (
+        Picture(Job(None, SimpleNamespace(request=asked), 0), np.zeros(20))  # type: ignore[arg-type]
+        for asked in (request(picture_every=5), request(partial_images=3))
+    )
+    assert due(every, 4, 5, 6, 9) == [None, 0, 0, 0]
+    every.partial = 1
+    assert due(every, 9, 10, 14, 16, 20) == [None, 1, 1, 2, None]
+    assert due(evenly, 4, 5, 6) == [None, 0, 0]
+    evenly.partial = 2
+    assert due(evenly, 14, 15) == [None, 2]
+    evenly.partial = 3
+    assert due(evenly, 19) == [None]
+
+
+def test_places_of_partial_pictures_are_free_again_once_they_are_read():
+    ticket = Ticket(request(), time.monotonic() + SECONDS, lambda ticket: None)
+    picture = PartialImage(0, 0, 1, b"")
+    assert [ticket.reserve_partial() for _ in range(5)] == [True] * 4 + [False]
+    assert ticket.put(picture)
+
+    async def read_one():
+        async for event in ticket.events():
+            return event
+
+    assert asyncio.run(read_one()) is picture
+    assert [ticket.reserve_partial() for _ in range(2)] == [True, False]  # three are still being encoded
+    ticket.cancel()
+    assert not ticket.reserve_partial()
 
 
 def test_an_error_ends_its_own_request_alone(caplog):

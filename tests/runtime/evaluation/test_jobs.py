@@ -22,15 +22,14 @@ def opened_models(monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline())
 
 
-def planned(prompts=3, seeds=2, settings=(), temperature=1.0, names=("ar", "eagle2"), likelihood=True):
+def planned(prompts=3, seeds=2, settings=(), temperature=1.0, names=("ar", "eagle2"), likelihood=True, batch=1):
     models = SyntheticPipeline()
     sampling = SamplingParams(temperature=temperature)
     methods = build_methods(models, named_variants(names, {"eagle2": settings}), temperature)
     comparison = ComparisonPlan(methods, choose_prompts(prompts), tuple(range(seeds)), sampling)
     method_settings = {"eagle2": tuple(settings)}
-    return RunPlan(
-        (ModelPlan.for_workers(ModelSpec("synthetic"), models, comparison, method_settings, {}, likelihood=likelihood),)
-    )
+    arguments = (ModelSpec("synthetic"), models, comparison, method_settings, {})
+    return RunPlan((ModelPlan.for_workers(*arguments, likelihood=likelihood, batch=batch),))
 
 
 def drawer(plan):
@@ -151,6 +150,18 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     path.write_bytes(path.read_bytes().replace(b'"seed": 0', b'"seed": 1', 1))
     with pytest.raises(ValueError, match="line 2: its checksum is of another text"):
         plan.open_log(tmp_path)
+
+
+def test_pictures_of_another_batch_are_of_another_run(tmp_path):
+    single, batched = planned(prompts=1, seeds=1), planned(prompts=1, seeds=1, batch=4)
+    assert "batch" not in single.models[0].fingerprint
+    drawn(single, tmp_path)
+    with pytest.raises(OtherRun, match="it differs in model"):
+        batched.open_log(tmp_path)
+    batched.open_log(tmp_path / "four", shared=True).begin()
+    for other in (single, planned(prompts=1, seeds=1, batch=2)):
+        with pytest.raises(OtherRun, match="it differs in model"):
+            other.open_log(tmp_path / "four")
 
 
 def test_what_is_there_is_not_drawn_again(tmp_path):

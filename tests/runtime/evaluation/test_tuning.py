@@ -2,22 +2,28 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.registry import Bounds, Tune, check_bounds, values_to_tune
-from underpaint.runtime.evaluation.comparison import BASELINE
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.run_log import OtherRun
+from underpaint.runtime.evaluation.comparison import BASELINE, choose_prompts
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report_row import ReportRow
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.settings import settings_to_tune
-from underpaint.runtime.protocol.budget import LEAST, fit_counts, limited
+from underpaint.runtime.protocol.budget import LEAST, fit_counts, fit_protocol, limited
 from underpaint.runtime.protocol.protocol import Protocol, Sizes
 from underpaint.runtime.protocol.settings_search import QualityBound, drawings_of, rounds
+from underpaint.runtime.protocol.tuning import Tuning
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,41 @@ def test_the_protocol_at_a_smaller_scale_keeps_the_least() -> None:
     assert Sizes() == (100, 200, 50)
     assert Sizes().scaled(0.1) == (10, 20, 5)
     assert Sizes().scaled(0.001) == (LEAST, 2, 2)
+
+
+class AllDrawn:
+    """A log with every drawing, each of a second."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def drawing(self, key: object) -> SimpleNamespace:
+        return SimpleNamespace(seconds=1.0)
+
+
+def test_a_search_that_has_begun_keeps_its_prompts_under_other_hours(tmp_path: Path) -> None:
+    models: Any = SyntheticPipeline()
+    sampling, name = SamplingParams(), "eagle2"
+
+    def tuning() -> Tuning:
+        return Tuning(models, (name,), [sampling], choose_prompts(8), None, None, models.tables, 2, tmp_path, {})
+
+    entries = [SimpleNamespace(name=one) for one in (BASELINE, name)]
+    prompts = [SimpleNamespace(caption=lambda: "a fox")]
+    run: Any = SimpleNamespace(
+        models=[SimpleNamespace(comparison=SimpleNamespace(conditions=prompts, methods=entries, sampling=sampling))]
+    )
+    first, log = Protocol(run, (), {(0, BASELINE): 8, (0, name): 8}), cast(DrawingLog, AllDrawn())
+    for hours, begun in ((0.005, LEAST), (1.0, LEAST), (None, LEAST)):
+        tuned = tuning()
+        _, record, _ = fit_protocol(first, log, hours, tuned)
+        assert record["tuned_on"] == {"eagle2 at temperature 1": begun}
+        search = tuned.search(name, sampling)
+        assert len(search.plan.conditions) == begun
+        search.run.open_log(tuned.folder(name, 1.0)).begin()
+    search = tuning().search(name, sampling)  # `tune` has no hours, so other prompts are another search
+    with pytest.raises(OtherRun, match="it differs in prompts"):
+        search.run.open_log(tuning().folder(name, 1.0))
 
 
 def test_a_bound_reads_the_measure_that_it_names() -> None:
