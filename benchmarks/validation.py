@@ -113,7 +113,7 @@ def validation_figures(records: Mapping[str, Row]) -> dict[str, Any]:
         Residual("tokens a cycle or passes of a closed form", tuple(row["error"] for row in closed["closed_forms"])),
         Residual(PASSES, tuple(one.error for one in passes if not one.row.fitted and not one.row.reason)),
         Residual(
-            "a published speed-up from its own tokens, one ratio a table",
+            "a published speedup from its own tokens, one ratio a table",
             tuple(one.error for one in one_ratio if one.error is not None),
         ),
         Residual(
@@ -125,7 +125,7 @@ def validation_figures(records: Mapping[str, Row]) -> dict[str, Any]:
     for one in predictions:
         tokens, speeds = (tuple(row[name] for row in one["rows"]) for name in ("tokens_error", "speedup_error"))
         residuals.append(Residual(f"{TOKENS}: {one['title']}", tokens))
-        residuals.append(Residual(f"speed-up by its machine's curve: {one['title']}", speeds))
+        residuals.append(Residual(f"speedup by its machine's curve: {one['title']}", speeds))
     by_kind = {one.kind: one.quantile(0.9) for one in residuals}
     most = max(size for kind, size in by_kind.items() if kind.startswith(TOKENS))
     return {
@@ -133,6 +133,7 @@ def validation_figures(records: Mapping[str, Row]) -> dict[str, Any]:
         "passes": passes,
         "published": published,
         "residuals": residuals,
+        "explained": sorted(abs(one.error) for one in passes if not one.row.fitted and one.row.reason),
         "predictions": predictions,
         "expected": float(np.hypot(by_kind[PASSES], most)),  # tokens a cycle and passes, taken as independent
         "within": WITHIN,

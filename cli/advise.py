@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.algos.draft.adt import AdtTree
 from underpaint.cli.errors import bad_input, continues, on_interrupt
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import output_folder
@@ -60,7 +61,7 @@ def advise(
         str, typer.Option(help="lossless, or the largest total variation of the next token, such as 0.1.")
     ] = "lossless",
     precision: Annotated[
-        float, typer.Option(help="Half the 95 % interval of a speed-up in the coarse sweep, as a share of it.")
+        float, typer.Option(help="Half the 95 % interval of a speedup in the coarse sweep, as a share of it.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Number of processes; default: all cores.", min=1, max=1024)] = None,
@@ -135,8 +136,9 @@ def _of_trace(
 
     with bad_input():
         prices = run_times_of(machine)
-        model = synthetic_model_of(str(source), "{}")
-        plan = screening_plan(str(source), model, machine, bias, precision, seed)
+        trace, model = load(source), synthetic_model_of(str(source), "{}")
+        greedy = trace.about.get("sampler", {}).get("temperature") == 0.0
+        plan = screening_plan(str(source), model, machine, bias, precision, seed, greedy=greedy)
         planned = all_jobs(plan)
         out = out or Path("runs/advise") / short_hash(plan.to_dict())
         check_folder_writable(out)
@@ -158,12 +160,10 @@ def _of_trace(
                 advance(len(candidates), job.policy)
             candidates.sort(key=lambda one: -one.speedup(prices).mean)
             changes = list(price_changes(candidates, candidates[0], prices))
-            for turn, change in enumerate(
-                drafter_changes(load(source), candidates, candidates[0], prices, seed + 1), start=2
-            ):
+            for turn, change in enumerate(drafter_changes(trace, candidates, candidates[0], prices, seed + 1), start=2):
                 changes.append(change)
                 advance(turn * len(candidates), f"{change.what} {change.change}")
-    notes = [*_sizes(model.vocab_size, prices), str(results.path)]
+    notes = [*_sizes(model.vocab_size, prices), *_depths(len(model.draft), candidates[0]), str(results.path)]
     notes.append(f"next: underpaint plot {shlex.quote(str(results.path))} --figure pareto --out pareto.pdf")
     return _Advice(candidates, prices, changes, notes)
 
@@ -206,6 +206,15 @@ def _sizes(codes: int, prices: "RunTimes") -> Iterator[str]:
         )
 
 
+def _depths(depths: int, answer: "MethodOption") -> Iterator[str]:
+    """Yield a note if the answer's trees may be deeper than the trace's draft depths."""
+    if answer.job is not None and answer.job.policy == "adt" and depths < AdtTree().max_depth:
+        yield (
+            f"The trace has {depths} draft depths. Trees of adt grow up to {AdtTree().max_depth} levels; deeper tokens "
+            "are predicted by the last recorded depth, which favours them. Record more depths to be sure."
+        )
+
+
 def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -> None:
     answer, prices = advice.candidates[0], advice.prices
     speed = answer.speedup(prices)
@@ -216,7 +225,7 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
     columns = (
         Column("method", prose=True),
         Column("settings", prose=True),
-        figure("speedup", "speed-up", ".2f", "x"),
+        figure("speedup", "speedup", ".2f", "x"),
         interval("speedup", "95 %", ".2f"),
         figure("tokens_per_cycle", "tokens\na cycle", ".2f"),
         figure("token_bias", "bias", ".3f"),
@@ -224,9 +233,9 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
     change_columns = (
         Column("what"),
         Column("change", prose=True),
-        figure("speedup", "the answer's\nspeed-up", ".2f", "x"),
+        figure("speedup", "the answer's\nspeedup", ".2f", "x"),
         Column("fastest", "fastest then", prose=True),
-        figure("fastest_speedup", "its\nspeed-up", ".2f", "x"),
+        figure("fastest_speedup", "its\nspeedup", ".2f", "x"),
     )
     show(
         [
@@ -272,19 +281,23 @@ def _changes(advice: _Advice) -> Iterator[dict[str, Any]]:
 
 
 def _method_of(answer: "MethodOption") -> str | None:
-    """Return the `underpaint compare` method with the answer's policy and rule, and its settings; None without one."""
-    from underpaint.runtime.methods.registry import METHODS, resolve
+    """Return the `underpaint compare` method with the answer's policy and rule, and the options that give its settings.
 
-    for spec in METHODS if answer.job is not None else ():
-        recorded = resolve(spec.name, 1.0).to_dict()
-        if answer.job is not None and (recorded.get("policy"), recorded.get("rule")) == (
-            answer.job.policy,
-            answer.job.rule,
-        ):
-            values = (
-                ",".join(map(str, value)) if isinstance(value, list) else str(value)
-                for value in answer.settings.values()
-            )
-            chosen = (f"--set {spec.name}.{name}={value}" for name, value in zip(answer.settings, values, strict=True))
-            return " ".join((spec.name, *chosen))
+    None if no method has this policy and rule.
+    """
+    from underpaint.runtime.methods.registry import METHODS, resolve
+    from underpaint.runtime.methods.settings import setting_text
+    from underpaint.sim.sweep.plan import all_settings_of
+
+    job = answer.job
+    for temperature, option in ((1.0, ""), (0.0, " --temperature 0")) if job is not None else ():
+        for spec in METHODS:
+            preset = resolve(spec.name, temperature).to_dict()
+            if job is None or (preset.get("policy"), preset.get("rule")) != (job.policy, job.rule):
+                continue
+            defaults = all_settings_of("policy", job.policy) | all_settings_of("rule", job.rule)
+            known = {**preset["policy_settings"], **preset["rule_settings"]}
+            texts = ((name, setting_text(value)) for name, value in {**defaults, **answer.settings}.items())
+            changed = (f" --set {spec.name}.{name}={text}" for name, text in texts if text != setting_text(known[name]))
+            return "".join((spec.name, *changed, option))
     return None

@@ -55,12 +55,12 @@ def plot(
 
     | figure | shows |
     |---|---|
-    | speedup-tokens | speed-up against tokens a pass |
-    | pareto | speed-up against exact bias, with the front |
-    | depth-width | speed-up over depth and width of the trees |
-    | batch | speed-up against the batch: sweep machine,machine/batch4,... |
+    | speedup-tokens | speedup against tokens a pass |
+    | pareto | speedup against exact bias, with the front |
+    | depth-width | speedup over depth and width of the trees |
+    | batch | speedup against the batch: sweep machine,machine/batch4,... |
     | cycle-time | where a cycle's time goes |
-    | alignment | speed-up against the overlap of drafter and target |
+    | alignment | speedup against the overlap of drafter and target |
     | acceptance | overlap of drafter and target, by depth and by cell |
     """
     from underpaint.algos.registry import suggest

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft import POLICIES as POLICY_SPECS
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.transport import overlap
 from underpaint.sim.batched.decoding import Scheme, run_lockstep, run_loop
@@ -50,22 +51,37 @@ _EXTRA: Final = 2.0 ** (np.arange(-28, 9) / 4.0)
 """Additional host time per cycle, in plain steps: from a hundredth to four."""
 
 
-def screening_plan(trace: str, model: TableModel, machine: str, bias: float, precision: float, seed: int) -> SweepPlan:
-    """Plan the coarse sweep for a trace.
+def screening_plan(
+    trace: str, model: TableModel, machine: str, bias: float, precision: float, seed: int, *, greedy: bool = False
+) -> SweepPlan:
+    """Plan the coarse sweep for a trace. Drafts are at most as deep as the trace has draft depths.
 
     Args:
         trace: Path of the trace.
         model: The replayed trace.
         machine: A machine, as for `simulate sweep --machines`.
         bias: The largest total variation of the next token's distribution; 0 allows only lossless rules.
-        precision: Half the 95 % interval of each speed-up, as a share of the speed-up.
+        precision: Half the 95 % interval of each speedup, as a share of the speedup.
         seed: Seed of the noise.
+        greedy: Whether the images were drawn at temperature 0, where greedy decoding verifies the drafts.
 
     Returns:
         A plan with one model and one machine.
+
+    Raises:
+        ValueError: A bias is allowed at temperature 0, where it is 0 or 1 at every token.
     """
-    vary, rules = dict(_VARY), LOSSLESS
-    if bias > 0.0 and model.codebook.shape[1]:
+    vary, rules = within_depths(len(model.draft)), LOSSLESS
+    policies: tuple[str, ...] = POLICIES
+    if greedy and bias > 0.0:
+        raise ValueError(
+            "--quality: expected lossless for a trace at temperature 0, where a relaxed rule changes a token or does "
+            f"not, got {bias:g}; leave it out, or pass a trace at another temperature"
+        )
+    if greedy:
+        policies = tuple(POLICY_SPECS[name].greedy_variant or name for name in POLICIES)
+        rules = ("greedy",)
+    elif bias > 0.0 and model.codebook.shape[1]:
         rules = (*rules, "lantern")
         vary |= {
             "rule.k": (min(_POOLED, model.vocab_size - 1),),
@@ -74,7 +90,16 @@ def screening_plan(trace: str, model: TableModel, machine: str, bias: float, pre
     elif bias > 0.0:
         rules = (*rules, "cool")
         vary["rule.delta"] = (1.1, 1.5, 2.0)
-    return SweepPlan((trace,), POLICIES, rules, (machine,), vary, precision, _SCREEN_IMAGES, seed)
+    return SweepPlan((trace,), policies, rules, (machine,), vary, precision, _SCREEN_IMAGES, seed)
+
+
+def within_depths(depths: int) -> dict[str, tuple[Any, ...]]:
+    """Return the settings to vary, without drafts of more levels than `depths`; one level always stays."""
+    vary = dict(_VARY)
+    for name in ("policy.length", "policy.depth"):
+        vary[name] = tuple(levels for levels in _VARY[name] if levels <= max(1, depths))
+    vary["policy.widths"] = tuple(widths for widths in _VARY["policy.widths"] if len(widths) <= max(1, depths))
+    return vary
 
 
 class MethodOption(NamedTuple):
@@ -101,12 +126,12 @@ class MethodOption(NamedTuple):
     job: Job | None = None
 
     def speedup(self, prices: RunTimes, extra_ms: float = 0.0) -> Estimate:
-        """The speed-up over plain decoding. extra_ms: additional host time per cycle."""
+        """The speedup over plain decoding. extra_ms: additional host time per cycle."""
         return ratio(self.tokens * prices.plain_ms, self.ms(prices) + extra_ms * self.cycles)
 
 
 class Change(NamedTuple):
-    """A changed condition, the answer's speed-up under it, and the method that would be fastest then."""
+    """A changed condition, the answer's speedup under it, and the method that would be fastest then."""
 
     what: str
     change: str
@@ -116,7 +141,7 @@ class Change(NamedTuple):
 
 
 def finalists(lines: Sequence[Mapping[str, Any]], machine: str, bias: float) -> list[Job]:
-    """The fastest job of each policy within the bound on bias, sorted by speed-up, at most `FINALISTS` jobs."""
+    """The fastest job of each policy within the bound on bias, sorted by speedup, at most `FINALISTS` jobs."""
     best: dict[str, Mapping[str, Any]] = {}
     for line in sorted(lines, key=lambda line: -float(line["speedup"][machine][0])):
         if line["token_bias"] is not None and line["token_bias"] <= bias:
@@ -176,7 +201,7 @@ def _chain_ms(steps: IntArray, length: int) -> Callable[[RunTimes], FloatArray]:
 
 
 def fastest(candidates: Sequence[MethodOption], prices: RunTimes, extra_ms: float = 0.0) -> tuple[str, float]:
-    """The name and the speed-up of the fastest candidate, or of plain decoding if none is faster."""
+    """The name and the speedup of the fastest candidate, or of plain decoding if none is faster."""
     best = max(((one.speedup(prices, extra_ms).mean, one.name) for one in candidates), default=(0.0, ""))
     return (PLAIN, 1.0) if best[0] <= 1.0 else (best[1], best[0])
 

@@ -47,7 +47,7 @@ def tables(
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
-    """Check published speed-ups against their own tokens per cycle, depths and steps."""
+    """Check published speedups against their own tokens per cycle, depths and steps."""
     from underpaint.sim.report.published import check, groups
 
     with bad_input():
@@ -160,7 +160,7 @@ def sweep(
         ),
     ] = None,
     precision: Annotated[
-        float, typer.Option(help="Stop when half the 95 % interval of a speed-up is this share of it.")
+        float, typer.Option(help="Stop when half the 95 % interval of a speedup is this share of it.")
     ] = 0.02,
     most_images: Annotated[
         int, typer.Option(help="The largest number of images per simulation.", min=2, max=10_000_000)
@@ -255,7 +255,7 @@ def _show_winners(plan: "SweepPlan", results: "Results", out: Path, form: Format
         rows.append({**row, "speedup": mean, "speedup_low": low, "speedup_high": high})
     columns = (
         *(Column(name) for name in ("model", "machine", "among", "fastest")),
-        figure("speedup", "speed-up", ".2f", "x"),
+        figure("speedup", "speedup", ".2f", "x"),
         interval("speedup", "95 %", ".2f"),
         Column("settings", prose=True),
     )

@@ -89,7 +89,7 @@ def print_table(predictions: "Sequence[Predicted]", title: str, form: Format = F
         Column("tokens_chance", "\nchance", lambda share: f"+-{share:.1%}", right=True),
         figure("depth_measured", "depth\nmeasured", ".2f"),
         figure("depth_predicted", "\npredicted", ".2f"),
-        figure("speedup_measured", "speed-up\nmeasured", ".3f", "x"),
+        figure("speedup_measured", "speedup\nmeasured", ".3f", "x"),
         figure("speedup_predicted", "\npredicted", ".3f", "x"),
         figure("speedup_error", "\nerror", "+.1%"),
         figure("host_ms", "host\nms/cycle", ".2f"),
@@ -115,7 +115,7 @@ def print_table(predictions: "Sequence[Predicted]", title: str, form: Format = F
     fast = sum(abs(one.speedup_error) <= SPEEDUP_TOLERANCE for one in predictions)
     note(
         f"Tokens per cycle within {TOKENS_TOLERANCE:.0%}: {near} of {len(predictions)}. "
-        f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(predictions)}.",
+        f"Speedup within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(predictions)}.",
         form,
     )
     chance = sum(abs(one.tokens_error) <= one.tokens_chance for one in predictions)

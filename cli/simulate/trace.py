@@ -152,10 +152,11 @@ def trace(
             _write_acceptance(own_file, acceptance, length, seed)
             return
         if own_file is not None:
-            if models or live.live or low or methods or setting or guidance is not None:
+            drawing = (models, live.live, low, methods, setting, prompts, prompts_file, prompts_count, prompts_skip)
+            if any(drawing) or guidance is not None or preset or resolution or backend != "cpu":
                 raise ValueError(
-                    "--from: expected no --models, --live, --low, --methods, --set or --guidance, because nothing is "
-                    "drawn; apply guidance to the logits before you store them"
+                    "--from: expected no --models, --live, --low, --backend, --resolution, --methods, --set, --preset, "
+                    "--guidance or prompts, as nothing is drawn; apply guidance to the logits before you store them"
                 )
             sampling = SamplingParams(temperature=checked, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
             check_file_writable(out)
@@ -241,7 +242,7 @@ def _finish(recorded: "Trace", out: Path) -> None:
     typer.echo(str(out))
     name = shlex.quote(str(out))
     if not recorded.draft_probs.shape[1]:
-        note("Without draft_logits this trace answers for ZipAR alone: docs/how-to/trace-your-own-model.md")
+        note("Without draft_logits no method can be simulated: docs/how-to/trace-your-own-model.md")
         return
     note(f"next: underpaint advise {name} --machine a100/llamagen-xl")
     note(

@@ -75,7 +75,7 @@ class InCycleTimes:
 
 
 def speedup(prices: RunTimes, scheme: Scheme, runs: Runs) -> Estimate:
-    """The speed-up over plain autoregression at the same prices."""
+    """The speedup over plain autoregression at the same prices."""
     return times_faster(runs, prices.times(scheme, runs).total, prices.plain_ms)
 
 

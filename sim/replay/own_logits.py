@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.memory import check_memory
+from underpaint.algos.memory import check_memory, free_bytes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
@@ -44,6 +45,7 @@ def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | N
     Args:
         paths: One or more files; their images are concatenated.
         sampling: Applied to logits of target and drafter; probabilities are used unchanged. Its guidance is ignored.
+            At temperature 0 the trace has the distributions at temperature 1, which greedy rules read.
         grid: Rows and columns of the image; None uses the files' own.
         keep: Number of likeliest tokens kept of each distribution, >= 1.
 
@@ -51,15 +53,24 @@ def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | N
         A trace. It has no drafter (D is 0) or no codebook (E is 0) if the files have none.
 
     Raises:
-        ValueError: An array is missing, has NaN or a wrong shape, rows do not sum to 1, or sizes differ between files.
+        ValueError: An array is missing, has NaN or a wrong shape, rows do not sum to 1, sizes differ between files, or
+            the memory does not suffice.
         OSError: A file cannot be read.
     """
     recorder: Recorder | None = None
+    file: _OwnFile | None = None
     sizes: tuple[int, ...] = ()
+    read = replace(sampling, temperature=1.0) if sampling.temperature == 0 else sampling
     for path in paths:
+        file = None  # frees the arrays of the last file
         try:
             with ArrayFile(path) as arrays:
-                file = _OwnFile(arrays, grid, sampling)
+                if arrays.nbytes > (free := free_bytes()):
+                    raise ValueError(
+                        f"expected arrays that fit in memory, got {arrays.nbytes / 1e9:.1f} GB, where "
+                        f"{free / 1e9:.1f} GB are free; store fewer images in a file"
+                    )
+                file = _OwnFile(arrays, grid, read)
                 if recorder is None:
                     sizes, recorder = file.sizes, file.recorder(keep)
                 elif file.sizes != sizes:
@@ -73,7 +84,7 @@ def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | N
             raise ValueError(f"--from {path}: {error}") from error
     if recorder is None:
         raise ValueError("--from: expected at least one .npz file, got none")
-    return recorder.trace({"model": {"target": paths[0].stem}})
+    return recorder.trace({"model": {"target": paths[0].stem}, "sampler": asdict(sampling)})
 
 
 def misplaced(trace: Trace) -> str | None:
@@ -145,7 +156,10 @@ class _OwnFile:
     def recorder(self, keep: int) -> Recorder:
         """A recorder for the images of this file and of others with the same sizes."""
         _, _, codes, depths = self.sizes
-        check_memory("an image in work", "the drafter's depths", depths + 1, 3 * 8 * self.tokens.shape[1] * codes)
+        images, cells = self.tokens.shape
+        check_memory("an image in work", "the drafter's depths", depths + 1, 3 * 8 * cells * codes)
+        recorded = 2 * 16 * cells * (depths + 1) * min(keep, codes)
+        check_memory("the recorded images of a file", "its images", images, recorded, "; or pass a smaller --keep")
         near = np.empty((codes, 0), dtype=np.int64)
         if self._codebook.shape[1]:
             near = nearest_codes(self._codebook, min(MOST_CODES_NEAR, codes - 1))

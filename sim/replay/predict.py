@@ -55,7 +55,7 @@ class Predicted(NamedTuple):
 
     @property
     def speedup_error(self) -> float:
-        """Relative error of the predicted speed-up: predicted / measured - 1."""
+        """Relative error of the predicted speedup: predicted / measured - 1."""
         return self.speedup.mean / self.measured_speedup - 1.0
 
 

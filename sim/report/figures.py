@@ -74,7 +74,7 @@ def _fastest(lines: Sequence[Line], machine: str) -> Line:
 
 
 def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> tuple[Figure, Axes]:
-    """Plot speed-up against the field `across`, with 95 % intervals and a colour and marker per policy and rule."""
+    """Plot speedup against the field `across`, with 95 % intervals and a colour and marker per policy and rule."""
     lines_with_field = [line for line in lines if line[across] is not None]
     if not lines_with_field:
         raise NotInData(f"no result has the figure '{across}'; simulate policies and rules that have it")
@@ -86,13 +86,13 @@ def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> 
         where = [line[across] for line in members]
         axes.errorbar(where, speeds[:, 0], errors, linestyle="none", elinewidth=0.7, label=name, **look_of(place))
     axes.axhline(1.0, color="0.6", linewidth=0.7, zorder=0)
-    axes.set_ylabel(f"speed-up on {machine}")
+    axes.set_ylabel(f"speedup on {machine}")
     legend(figure, len(groups), width)
     return figure, axes
 
 
 def speedup_tokens(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Plot speed-up against tokens per cycle. On the dashed line, drafting would cost nothing."""
+    """Plot speedup against tokens per cycle. On the dashed line, drafting would cost nothing."""
     figure, axes = _scatter(lines, machine, "tokens_per_cycle", width)
     low, high = axes.get_xlim()
     axes.plot([max(low, 1.0), high], [max(low, 1.0), high], color="0.4", linestyle="--", linewidth=0.8, zorder=0)
@@ -102,14 +102,14 @@ def speedup_tokens(lines: Sequence[Line], machine: str, width: float = COLUMN) -
 
 
 def speedup_alignment(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Plot speed-up against the overlap of target and drafter."""
+    """Plot speedup against the overlap of target and drafter."""
     figure, axes = _scatter(lines, machine, "alignment", width)
     axes.set_xlabel("alignment: mean 1 - TV(target, drafter)")
     return figure
 
 
 def pareto(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Plot speed-up against exact bias, with the Pareto front of the results."""
+    """Plot speedup against exact bias, with the Pareto front of the results."""
     figure, axes = _scatter(lines, machine, "token_bias", width)
     front = pareto_front(lines, machine)
     biases = [float(line["token_bias"]) for line in front]
@@ -126,7 +126,7 @@ def pareto(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure
 
 
 def pareto_front(lines: Sequence[Line], machine: str) -> list[Line]:
-    """The Pareto front of bias and speed-up among lines with known bias, sorted by rising bias."""
+    """The Pareto front of bias and speedup among lines with known bias, sorted by rising bias."""
     front: list[Line] = []
     lines_with_bias = [line for line in lines if line["token_bias"] is not None]
     for line in sorted(lines_with_bias, key=lambda line: (line["token_bias"], -_speed(line, machine))):
@@ -136,7 +136,7 @@ def pareto_front(lines: Sequence[Line], machine: str) -> list[Line]:
 
 
 def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Plot speed-up over depth and width of draft trees, for the policy and rule with the most combinations."""
+    """Plot speedup over depth and width of draft trees, for the policy and rule with the most combinations."""
     best: tuple[str, dict[tuple[int, int], float]] = ("", {})
     for name, members in grouped(lines).items():
         cells: dict[tuple[int, int], float] = {}
@@ -164,7 +164,7 @@ def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> F
         axes.text(column, row, f"{speeds[row, column]:.2f}", ha="center", va="center", color=ink, fontsize=7)
     axes.set(title=name, xlabel="width (top-k)", ylabel="depth (levels)")
     axes.title.set_fontsize(8)
-    figure.colorbar(image, label=f"speed-up on {machine}")
+    figure.colorbar(image, label=f"speedup on {machine}")
     return figure
 
 
@@ -176,7 +176,7 @@ def batch_of(machine: str) -> tuple[str, int, bool]:
 
 
 def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Plot speed-up against batch size, for the fastest settings of each policy and rule at each size.
+    """Plot speedup against batch size, for the fastest settings of each policy and rule at each size.
 
     On dashed lines, the images of a batch start together, and the slots of those that end early stay empty.
     """
@@ -204,7 +204,7 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
-    axes.set(xlabel="images of a batch", ylabel=f"speed-up on {base_machine}")
+    axes.set(xlabel="images of a batch", ylabel=f"speedup on {base_machine}")
     legend(figure, len(groups), width)
     return figure
 
@@ -212,12 +212,13 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
 def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
     """Plot the parts of a mean cycle in ms (passes, host, waiting for a batch's last), for the fastest settings."""
     chosen = sorted(
-        (_fastest(members, machine) for members in grouped(lines).values()), key=lambda one: _speed(one, machine)
+        ((name, _fastest(members, machine)) for name, members in grouped(lines).items()),
+        key=lambda named: _speed(named[1], machine),
     )
     chosen = chosen[-_BARS:]
     figure, axes = canvas(width, 0.9 + 0.22 * len(chosen))
     starts = np.zeros(len(chosen))
-    parts = np.array([line["cycle_ms"][machine] for line in chosen]).T
+    parts = np.array([line["cycle_ms"][machine] for _, line in chosen]).T
     for name, part, colour, hatch in zip(
         ("target passes", "drafter passes", "host", "waiting for the last of a batch"),
         parts,
@@ -238,10 +239,10 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
             label=name,
         )
         starts += part
-    for row, (line, end) in enumerate(zip(chosen, starts, strict=True)):
+    for row, ((_, line), end) in enumerate(zip(chosen, starts, strict=True)):
         text = f" {line['tokens_per_cycle']:.2f} tokens, {_speed(line, machine):.2f}x"
         axes.text(end, row, text, va="center", fontsize=6.5)
-    axes.set_yticks(range(len(chosen)), [label(line) for line in chosen])
+    axes.set_yticks(range(len(chosen)), [name for name, _ in chosen])
     axes.set_xlim(right=1.45 * float(starts.max()))
     axes.set_xlabel(f"ms of a mean cycle on {machine}")
     figure.legend(loc="outside lower center", ncols=columns(width), frameon=False)
@@ -277,13 +278,13 @@ FIGURES: Final[Mapping[str, FigureSpec]] = {
     spec.name: spec
     for spec in (
         FigureSpec(
-            *("speedup-tokens", "Speed-up against tokens a pass"),
+            *("speedup-tokens", "Speedup against tokens a pass"),
             "One point a configuration; bars are 95 % intervals. On the dashed line drafting would cost nothing.",
             *("results", speedup_tokens),
         ),
         FigureSpec(
-            *("alignment", "Speed-up against alignment"),
-            "One point a configuration; bars are 95 % intervals over images.",
+            *("alignment", "Speedup against alignment"),
+            "One point a configuration; bars are 95 % intervals.",
             *("results", speedup_alignment),
         ),
         FigureSpec(
@@ -305,7 +306,7 @@ FIGURES: Final[Mapping[str, FigureSpec]] = {
         ),
         FigureSpec(
             *("cycle-time", "Where a cycle's time goes"),
-            "The fastest settings of each policy and rule; beside each bar its tokens a cycle and its speed-up.",
+            "The fastest settings of each policy and rule; beside each bar its tokens a cycle and its speedup.",
             *("results", cycle_time),
         ),
         FigureSpec(

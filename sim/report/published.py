@@ -1,6 +1,6 @@
-"""Check published speed-ups: can one cost ratio explain all rows of a table?
+"""Check published speedups: can one cost ratio explain all rows of a table?
 
-A speed-up is tokens per cycle divided by the cost of a cycle in plain steps. That cost is 1 + ratio * mean depth if a
+A speedup is tokens per cycle divided by the cost of a cycle in plain steps. That cost is 1 + ratio * mean depth if a
 drafter runs once per level ("depth" tables), and constant without a drafter ("steps" tables). If the tree is known or
 assumed, a roofline gives a lower bound of the cost, and no ratio is fitted.
 """
@@ -64,8 +64,8 @@ class Checked(NamedTuple):
     """A published row and its prediction.
 
     cost: the cost of a drafter pass ("depth") or of a cycle ("steps", "speedup") in plain steps, fitted or bounded.
-    implied: the same cost from this row alone; for "speedup" rows, the tokens per cycle that the speed-up requires.
-    by_roofline: the speed-up of the row's own tokens per cycle and depth on the table's roofline.
+    implied: the same cost from this row alone; for "speedup" rows, the tokens per cycle that the speedup requires.
+    by_roofline: the speedup of the row's own tokens per cycle and depth on the table's roofline.
     """
 
     group: Group
@@ -79,7 +79,7 @@ class Checked(NamedTuple):
 
     @property
     def roofline_error(self) -> float | None:
-        """Relative error of the speed-up that the roofline predicts; None if it predicts none."""
+        """Relative error of the speedup that the roofline predicts; None if it predicts none."""
         return None if self.by_roofline is None else self.by_roofline / self.row.speedup - 1.0
 
     @property
@@ -115,7 +115,7 @@ def implied_cost(group: Group, row: PublishedRow) -> float:
 
 
 def predicted(group: Group, row: PublishedRow, cost: float) -> float:
-    """Predict the row's speed-up from a cost ratio."""
+    """Predict the row's speedup from a cost ratio."""
     return row.tokens_per_cycle / (1.0 + cost * row.mean_depth if group.kind == "depth" else cost)
 
 
@@ -173,8 +173,8 @@ def _front(group: Group, row: PublishedRow) -> Checked:
 
 
 def _bounded(group: Group, row: PublishedRow) -> Checked:
-    """Compute the tokens per cycle that the speed-up requires on the roofline, and whether the tree can reach them. If
-    the row reports its tokens per cycle, the roofline predicts its speed-up too.
+    """Compute the tokens per cycle that the speedup requires on the roofline, and whether the tree can reach them. If
+    the row reports its tokens per cycle, the roofline predicts its speedup too.
     """
     cycle = _cycle(group, group.depth)
     needed = row.speedup * cycle

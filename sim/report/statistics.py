@@ -187,7 +187,7 @@ def mean_depth(runs: Runs) -> Estimate:
 
 
 def speedup(runs: Runs, costs: Costs) -> Estimate:
-    """The speed-up over plain autoregression with the same latency model."""
+    """The speedup over plain autoregression with the same latency model."""
     return times_faster(runs, runs.image_ms(costs), plain_ms(costs))
 
 
@@ -197,7 +197,7 @@ def plain_ms(costs: Costs) -> float:
 
 
 def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
-    """The speed-up over plain autoregression, from the times of images [I] and of a plain step."""
+    """The speedup over plain autoregression, from the times of images [I] and of a plain step."""
     return ratio(np.full(runs.images, runs.decodings * runs.cells * step_ms), image_ms)
 
 
@@ -286,7 +286,7 @@ class Totals:
         return [part / self.cycles for part in self.parts_ms[machine]]
 
     def speedup(self, machine: str, step_ms: float) -> Estimate:
-        """The speed-up on a machine whose plain step takes `step_ms`; see `times_faster`."""
+        """The speedup on a machine whose plain step takes `step_ms`; see `times_faster`."""
         ms = self.image_ms[machine]
         value = self.cells * step_ms / ms.mean
         if self.images < 2:

@@ -94,7 +94,7 @@ class SweepPlan:
         rules: Names of rules.
         machines: "machine/model", or paths of cost curves.
         vary: Maps settings such as "policy.depth" to their values; applies to each model, policy or rule that has it.
-        precision: Target for half the 95 % interval of every speed-up, as a share of the speed-up.
+        precision: Target for half the 95 % interval of every speedup, as a share of the speedup.
         most_images: Largest number of images per simulation.
         seed: Seed of the noise.
         windows: Jacobi methods at each setting to try, in addition to the policies and rules, which may be empty then.
@@ -156,6 +156,13 @@ def setting_names_of(part: str, name: str) -> set[str]:
     return {field.name for field in fields(make) if field.init} - _BY_MODEL if is_dataclass(make) else set()
 
 
+def all_settings_of(part: str, name: str) -> dict[str, Any]:
+    """The default settings of a policy or rule by name, without those that the model provides."""
+    make = settings_class(part, name)
+    names = setting_names_of(part, name)
+    return {field.name: field.default for field in fields(make) if field.name in names} if is_dataclass(make) else {}
+
+
 def _variants(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) -> list[str]:
     """All settings of a model, policy or rule: the product over its varied settings."""
     setting_names = setting_names_of(part, name)
@@ -177,9 +184,15 @@ def _variant_count(part: str, name: str, vary: Mapping[str, tuple[Any, ...]]) ->
 
 def jobs(plan: SweepPlan) -> list[Job]:
     """List all jobs whose rule fits the policy, and all jobs of windows. Raises ValueError on an unknown name or
-    setting, on too many jobs, and if no rule fits a policy.
+    setting, on too many jobs, on windows for a trace, and if no rule fits a policy.
     """
     _check_vary(plan)
+    trace = next((name for name in plan.models if name.endswith(TRACE)), None)
+    if plan.windows and trace is not None:
+        raise ValueError(
+            f"--windows: {trace} is a trace, which has rows along the drawn tokens only; simulate windows on synthetic "
+            "models, or record their drawings with `underpaint trace --methods`"
+        )
     all_jobs: list[Job] = []
     fitting = [
         named
@@ -235,7 +248,8 @@ def check(plan: SweepPlan, jobs: Sequence[Job], processes: int = 0) -> None:
     checked: set[tuple[Any, ...]] = set()
     for job in sorted(jobs, key=lambda job: (job.model, job.model_settings)):
         model = synthetic_model_of(job.model, job.model_settings)
-        parts = (model.grid, model.vocab_size, job.policy, job.policy_settings, job.rule, job.rule_settings)
+        trace = job.model if job.model.endswith(TRACE) else None  # traces may lack a drafter or a codebook
+        parts = (trace, model.grid, model.vocab_size, job.policy, job.policy_settings, job.rule, job.rule_settings)
         if parts in checked:
             continue
         checked.add(parts)

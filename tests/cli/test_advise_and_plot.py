@@ -8,16 +8,21 @@ import pytest
 
 from tests.cli.program import listing, run_program
 from tests.sim.replay.test_own_logits import model, written  # noqa: F401
+from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
+from underpaint.cli.advise import _method_of
 from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.methods.registry import resolve
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.sim.advise import MethodOption
 from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.run_times import run_times_of
 from underpaint.sim.replay.own_logits import trace_of_own
 from underpaint.sim.replay.trace import Recorder, record_image, replay
 from underpaint.sim.report.canvas import rendered
 from underpaint.sim.report.figures import speedup_tokens
-from underpaint.sim.report.statistics import tokens_per_cycle
+from underpaint.sim.report.statistics import ratio, tokens_per_cycle
+from underpaint.sim.sweep.plan import Job, all_settings_of
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.zoo.load import FOLDER
 
@@ -86,7 +91,10 @@ def traces(model: TableModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     written(model, folder, draft_logits=None).rename(folder / "two.npz")
     written(model, folder)
     with pytest.MonkeyPatch.context() as patch:
-        for source, out in (("own.npz", "own-trace.npz"), ("two.npz", "bare.npz")):
+        for source, out in (
+            *(("own.npz", "own-trace.npz"), ("two.npz", "bare.npz"), ("two.npz", "own-trace2.npz")),
+            ("own.npz", "cold.npz --temperature 0"),
+        ):
             assert run_program(f"trace --from {source} --keep 24 --out {out}", folder, patch).code == 0
     return folder
 
@@ -112,6 +120,17 @@ def traces(model: TableModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("trace --to a.jsonl", "needs --from"),
         ("trace --from own-trace.npz --to a.csv", "ends in .jsonl"),
         ("trace --from bare.npz --to a.jsonl", "needs a drafter"),
+        ("trace --from own.npz --resolution 64 --out a.npz", "expected no --models"),
+        ("trace --from own.npz --prompts-count 2 --out a.npz", "expected no --models"),
+        (
+            "simulate sweep --model own-trace.npz --policies eagle2 --rules point --windows sjd --out a",
+            "own-trace.npz is a trace, which has rows along the drawn tokens only",
+        ),
+        (
+            "simulate sweep --model own-trace.npz,own-trace2.npz --policies eagle2 --rules point --out a",
+            "needs a drafter",
+        ),
+        ("advise cold.npz --machine a100/llamagen-xl --quality 0.1", "expected lossless for a trace at temperature 0"),
     ],
 )
 def test_bad_input_ends_with_2_and_writes_nothing(
@@ -122,6 +141,48 @@ def test_bad_input_ends_with_2_and_writes_nothing(
     assert done.code == 2, done.crash
     assert message in " ".join(done.err.split())
     assert listing(traces) == before
+
+
+def test_greedy_decoding_is_advised_for_a_trace_at_temperature_0(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = f"advise {traces}/cold.npz --machine a100/llamagen-xl --precision 0.3 --jobs 1 --out advised"
+    done = run_program(line, tmp_path, monkeypatch)
+    assert done.code == 0, done.err + done.crash
+    lines = [json.loads(line) for line in (tmp_path / "advised" / "results.jsonl").read_text().splitlines()[1:]]
+    assert {one["rule"] for one in lines} == {"greedy"}
+    assert {one["policy"] for one in lines} == {"chain_top1", "static_top_k", "eagle2", "adt"}
+    assert "--temperature 0" in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "rule", "rule_settings", "temperature"),
+    [
+        ("adt", {"total_tokens": 59}, "point", {}, 1.0),
+        ("eagle2", {"depth": 2, "top_k": 4, "total_tokens": 15}, "lantern", {"k": 4, "delta": 0.1}, 1.0),
+        ("chain", {"length": 3}, "chain", {}, 1.0),
+        ("chain_top1", {"length": 2}, "greedy", {}, 0.0),
+        ("eagle1", {"widths": [4, 4]}, "without_replacement", {}, 1.0),
+    ],
+)
+def test_the_advised_comparison_has_the_simulated_settings(
+    policy: str, settings: dict[str, object], rule: str, rule_settings: dict[str, object], temperature: float
+) -> None:
+    job = Job("t", "{}", policy, json.dumps(settings), rule, json.dumps(rule_settings))
+    nothing = np.ones(1)
+    option = MethodOption("", {**settings, **rule_settings}, 0.0, ratio(nothing, nothing), nothing, nothing, len, job)
+    words = (_method_of(option) or "").split()
+    name, values = words[0], [word.partition(".")[2] for word in words if word.startswith(f"{words[0]}.")]
+    assert ("--temperature" in words) == (temperature == 0.0)
+    config = resolve(name, temperature, None, values).to_dict()
+    made = [POLICIES[policy].make(**config["policy_settings"]), POLICIES[policy].make(**_tuples(settings))]
+    assert made[0] == made[1]
+    expected = all_settings_of("rule", rule) | rule_settings
+    assert {key: config["rule_settings"][key] for key in expected} == expected
+
+
+def _tuples(settings: dict[str, object]) -> dict[str, object]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
 
 
 def test_the_round_trip_of_a_shipped_model_keeps_tokens_a_pass(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.sim.replay.test_own_logits import model, written  # noqa: F401
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.transport import overlap
-from underpaint.sim.advise import finalists, screening_plan, simulated, with_drafter
+from underpaint.sim.advise import finalists, screening_plan, simulated, with_drafter, within_depths
 from underpaint.sim.batched.decoding import make_rule
 from underpaint.sim.latency.run_times import run_times_of
 from underpaint.sim.replay.own_logits import trace_of_own
@@ -68,6 +68,19 @@ def test_relaxed_rules_are_tried_only_where_a_bias_is_allowed(trace: Trace) -> N
     plan = screening_plan("t", replayed, "m", 0.1, 0.1, 0)
     assert plan.rules[-1] == "lantern"
     assert plan.vary["rule.delta"] == (0.1, 0.2)
+
+
+def test_drafts_are_no_deeper_than_the_trace(trace: Trace) -> None:
+    plan = screening_plan("t", replay(trace), "m", 0.0, 0.1, 0)
+    assert max(plan.vary["policy.length"]) == max(plan.vary["policy.depth"]) == 3
+    assert max(map(len, plan.vary["policy.widths"])) == 2
+    assert within_depths(1) | {"policy.top_k": (), "policy.total_tokens": ()} == {
+        "policy.length": (1,),
+        "policy.depth": (1,),
+        "policy.widths": ((4,),),
+        "policy.top_k": (),
+        "policy.total_tokens": (),
+    }
 
 
 def test_near_codes_are_found_once_for_all_jobs_of_a_trace(trace: Trace) -> None:

@@ -12,6 +12,7 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.sim.batched.decoding import make_scheme, run_loop
+from underpaint.sim.replay import own_logits
 from underpaint.sim.replay.own_logits import misplaced, trace_of_own
 from underpaint.sim.replay.trace import Recorder, load, record_image, replay
 from underpaint.sim.report.statistics import tokens_per_cycle
@@ -55,6 +56,22 @@ def test_logits_become_the_trace_that_a_recording_makes(model: TableModel, tmp_p
     assert trace.grid == model.grid
     for name in (*ARRAYS, *MORE):
         assert getattr(trace, name) == pytest.approx(getattr(recorded, name), abs=1e-9), name
+
+
+def test_at_temperature_0_the_trace_has_the_rows_that_greedy_rules_read(model: TableModel, tmp_path: Path) -> None:
+    path = written(model, tmp_path)
+    cold, warm = (trace_of_own([path], SamplingParams(temperature=heat), None, 24) for heat in (0.0, 1.0))
+    for name in (*ARRAYS, *MORE):
+        np.testing.assert_array_equal(getattr(cold, name), getattr(warm, name))
+    assert [one.about["sampler"]["temperature"] for one in (cold, warm)] == [0.0, 1.0]
+
+
+def test_a_file_that_does_not_fit_in_memory_is_refused(
+    model: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_logits, "free_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match=r"own.npz: expected arrays that fit in memory, got 0.0 GB.*fewer images"):
+        trace_of_own([written(model, tmp_path)], PLAIN, None, 24)
 
 
 def test_the_round_trip_keeps_tokens_a_pass(model: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

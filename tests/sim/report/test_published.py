@@ -161,7 +161,7 @@ def test_adt_s_table_has_a_row_that_no_common_ratio_explains() -> None:
 
 
 PUBLISHED = {
-    # The latency speed-ups of section 8 of the methods' notes, in the order of its rows; those in steps stand below.
+    # The latency speedups of section 8 of the methods' notes, in the order of its rows; those in steps stand below.
     "EAGLE-2": (1.29, 0.93, 0.87, 0.92, 1.62, 0.72, 0.78, 0.96),
     "LANTERN": (2.26, 1.69, 1.45, 1.26, 3.03, 1.08, 1.42, 1.59, 1.20, 1.45),
     "VVS": (1.63, 1.76),
