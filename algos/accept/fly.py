@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import inf, log
+from math import e, inf, log
 from typing import Annotated
 
 import numpy as np
@@ -56,7 +56,8 @@ class DeferredVerification:
     next `window` drafts passes its own test. Otherwise the token is drawn from norm([p - q]_+) and the chain ends. The
     decisions and the defaults are those of vLLM's `rejection_sample_method=fly`.
 
-    threshold: In nats, >= 0; above ln(top) nothing is forgiven. window: Drafts, >= 1. top: Tokens in the entropy.
+    threshold: In nats, >= 0; above ln(top), or top / e for a top below 3, nothing is forgiven. window: Drafts, >= 1.
+    top: Tokens in the entropy.
     """
 
     threshold: Annotated[float, Bounds(0.0, inf), Tune((0.3, 0.6, 0.9))] = 0.3
@@ -119,7 +120,8 @@ class DeferredMatch:
 
 
 def _forgives_nothing(settings: Settings) -> bool:
-    return bool(settings["threshold"] > log(max(2, settings["top"])))
+    top = settings["top"]
+    return bool(settings["threshold"] > (log(top) if top > 2 else top / e))  # the largest entropy of the top codes
 
 
 def _judge(rule: DeferredVerification | DeferredMatch, points: bool) -> DeferredJudge:

@@ -32,9 +32,11 @@ class PendingToken(NamedTuple):
 class AdaptiveWindow:
     """A `Choose` for one image: holds back and tests the cells that open a row, and draws other cells at once.
 
-    Tests a held token whenever the front has decided more of the cells before it, against the distribution of its last
-    test; keeps it in any case once no cell is missing. Draws are at (`role`, cell), tests at
-    (WINDOW, 2 (cell * cells + missing)), and redraws at the next node.
+    A pending token is tested whenever the front has decided more of the cells before it. The test is against the
+    distribution of the token's last test. Once no cell before it is missing, the token is kept in any case.
+
+    Draws are at the address (`role`, cell), tests at (WINDOW, 2 (cell * cells + missing)), and redraws after a failed
+    test at the next node.
     """
 
     chance: Chance

@@ -103,7 +103,9 @@ class TreeRuleOnCells:
             np.broadcast_to(distribution, (2, distribution.size)),
             seen,
         )
-        return distribution if verdict.path or seen.weights is None else seen.weights
+        if verdict.path or seen.weights is None or not seen.weights.any():
+            return distribution
+        return seen.weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)

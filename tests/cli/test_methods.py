@@ -1,12 +1,15 @@
+import numpy as np
 import pytest
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.accept import RULES
+from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.options import read_preset
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw
+from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.methods.settings import settings_of
 from underpaint.runtime.protocol.tables import promise_of
@@ -67,6 +70,31 @@ def test_a_pair_that_is_no_method_takes_the_policys_settings():
     config = resolve("eagle2:lantern_pp", 1.0)
     assert config.policy_settings == resolve("eagle2", 1.0).policy_settings
     assert config.rule_settings == {}
+
+
+@pytest.mark.parametrize(
+    ("pair", "policy", "method"),
+    [
+        ("eagle1:ensemble", "static_top_k", "eagle1"),
+        ("chain:multi_round", "chain_top1", "speculative"),
+        ("eagle2:lantern_pp", "eagle2", "eagle2"),
+    ],
+)
+def test_a_pair_that_is_no_method_takes_the_policys_greedy_variant_at_temperature_0(pair, policy, method):
+    config = resolve(pair, 0.0)
+    assert config.policy == policy
+    assert config.policy_settings == resolve(method, 0.0).policy_settings
+
+
+def test_the_released_residual_runs_at_the_published_k():
+    """It zeroes one code more than it pools, and the table of near codes has no more columns than a paper pools."""
+    codebook = np.arange(64.0)[:, None]
+    tables = ModelTables(nearest_codes(codebook, 4), codebook)
+    for name in ("lantern", "adt+lantern", "roofline+lantern", "vvs"):
+        for preset in ("tuned", "paper"):
+            if "residual" in METHODS[name].preset(preset).sampled.rule_settings:
+                config = resolve(name, 1.0, settings=["residual=released"], preset=preset)
+                assert build_method(name, config, tables).config.rule_settings.get("k") in (0, 3)
 
 
 def test_a_papers_k_is_scaled_to_the_codebook():

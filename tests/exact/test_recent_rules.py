@@ -1,6 +1,7 @@
 """The rules of 2025 and 2026: what they promise, what their authors' formulas give, and where a claim fails."""
 
 from itertools import product
+from math import e, log
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers.generation.utils import _speculative_sampling
 from tests.exact.recent_rules import CHECKS, ROUNDING, TOY, chain, decoded, pairs
 from tests.mutants.harness import load
 from underpaint.algos.accept import RULES
+from underpaint.algos.accept.fly import top_entropy
 from underpaint.algos.accept.gbv import Ranking, bundle
 from underpaint.algos.chance import Chance, Role, enumerate_outcomes, index_of, sampling, scripted
 from underpaint.algos.draft import POLICIES
@@ -89,6 +91,17 @@ def test_sjd_sv_is_not_lossless_with_one_uniform_for_all_tries_either() -> None:
     assert np.maximum(target - draft, 0.0)[0] == 0.0  # so a rejection never draws code 0
     assert first_is_kept == pytest.approx(4 / 9, abs=ROUNDING)
     assert target[0] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("top", "most"), [(1, 1 / e), (2, 2 / e), (3, log(3)), (4, log(4))])
+def test_fly_is_lossless_only_above_the_largest_entropy_of_its_top_codes(top: int, most: float) -> None:
+    largest = np.full(5, 1e-9)
+    largest[:top] = 1 / e if top < 3 else 1 / top
+    assert top_entropy(largest, top) == pytest.approx(most, abs=1e-6)
+    for name in ("fly", "fly_greedy"):
+        for threshold, lossless in ((most + 1e-6, True), (most - 1e-6, False)):
+            settings = {"threshold": threshold, "window": 1, "top": top}
+            assert RULES[name].is_lossless(settings) == lossless, (name, settings)
 
 
 def test_fly_forgives_by_enumeration() -> None:

@@ -43,6 +43,14 @@ def test_repair_touches_what_it_may_and_keeps_the_rest(refused: BoolArray, data:
     checks.check_repair(refused, data.draw(repairs(grid)), data.draw(st.integers(1, grid.height)), seed)
 
 
+def test_a_rejected_token_that_has_become_certain_is_redrawn_as_it_is() -> None:
+    rule = TreeRuleOnCells(RULES["point"].make())
+    certain, open_row = np.array([0.0, 1.0, 0.0]), np.array([0.5, 0.25, 0.25])
+    np.testing.assert_array_equal(rule.residual(4, 1, None, certain), certain)
+    weights = rule.residual(4, 1, None, open_row)
+    np.testing.assert_allclose(weights / weights.sum(), [2 / 3, 0.0, 1 / 3], rtol=1e-12)
+
+
 @QUICK
 @given(st.integers(1, 4), st.integers(1, 5), st.data(), st.integers(0, 99))
 def test_jacobi_rows_stay_behind_each_other(height: int, width: int, data: st.DataObject, seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, ClassVar, Final, Literal
 
 from underpaint.algos.registry import Cells, Tune
@@ -54,7 +55,8 @@ class ZiparConfig(LoopConfig):
         """Open the target; see `DecodingMethod`."""
         window = models.grid.width if self.window is None else self.window
         check_window(window, models.grid)
-        target = models.grid_target(condition, sampling)
+        most = min(models.grid.height, ceil(models.grid.width / window))  # rows that are open at once
+        target = models.grid_target(condition, sampling, most)
         return DecodingSession(
             SessionTimers(target.timer),
             lambda chance: DecodingResult.of_steps(zipar_steps(target.model, window, chance, adaptive=self.adaptive)),

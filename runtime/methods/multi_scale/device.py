@@ -6,7 +6,7 @@ replayed until every image is done. The reference is `algos.spatial.mulo.draft_a
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,10 @@ from underpaint.runtime.pipeline import Pipeline
 
 _DRAFT_CYCLE = 1
 """The cycle whose noise the low target uses, so that it shares none with the repair (`LowRows`)."""
+
+
+MOST_CODES: Final = 16_384
+"""Largest vocabulary; float32 distributions of more codes exceed the shared memory of small GPUs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +82,11 @@ class RepairForm(DeviceForm):
 
     def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
         check_lines(line_token)
+        if vocab_size > MOST_CODES:
+            raise ValueError(
+                f"device: MuLo-SD keeps a distribution in shared memory: expected at most {MOST_CODES:,} codes, got "
+                f"{vocab_size:,}; draw without --backend device"
+            )
         front_envelope(self.window(grid), grid)
         return Layout(island_envelope(grid))
 

@@ -148,9 +148,9 @@ class MuloMethod(DecodingMethod):
             low = models.low_target(condition, sampling, config.ratio, fed, config.draft_int8)
         window = width if config.draft_window is None else config.draft_window
         drafter = LowRows(low.model, resampler, window, config.draft_adaptive)
-        target = models.grid_target(
-            condition, config.target_sampling(sampling), min(rows * config.ratio, grid.height) * grid.width
-        )
+        # A verification also processes what the cycle before it redrew last, which lies in that cycle's rows.
+        most = grid.height if rows == height else min(2 * rows * config.ratio, grid.height)
+        target = models.grid_target(condition, config.target_sampling(sampling), most * grid.width)
         timers = SessionTimers(target.timer, low.timer, resampler.timer)
         return MuloSession(timers, target.model, drafter, self, rows * config.ratio)
 

@@ -200,6 +200,8 @@ class TreeConfig(MethodConfig):
         """See `MethodConfig`; `tables` is for rules that pool over the codebook and for cost-aware policies."""
         if self.published_k is not None:
             k = scaled_to(tables.vocab_size, self.published_k)
+            if self.rule_settings.get("residual") == "released":  # it also zeroes code k + 1 of the table
+                k = min(k, max(1, tables.neighbours.shape[1] - 1))
             scaled = dataclasses.replace(self, rule_settings={**self.rule_settings, "k": k}, published_k=None)
             return scaled.build(method, tables)
         if tables.costs is not None and self._takes_costs():
@@ -238,7 +240,7 @@ def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset
     Args:
         policy: The policy's name.
         rule: The rule's name; at temperature 0 its greedy variant replaces it.
-        temperature: Temperature of the target's distributions.
+        temperature: Temperature of the target's distributions; at 0 the policy's greedy variant replaces it, too.
         presets: The presets of all methods. The first with this pair gives the settings. If there is none, the first
             with this policy gives the policy's settings, and the rule takes its defaults.
 
@@ -246,7 +248,9 @@ def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset
         ValueError: A name is unknown, or the rule does not cover the policy's trees.
     """
     pair = POLICIES[policy].name, RULES[rule].name
-    config = TreeConfig(pair[0], at_temperature(RULES[rule], temperature).name)
+    check_fits(RULES[pair[1]], POLICIES[pair[0]])
+    drafts = POLICIES[pair[0]].greedy_variant or pair[0] if temperature == 0 else pair[0]
+    config = TreeConfig(drafts, at_temperature(RULES[rule], temperature).name)
     config.check()
     trees = [
         (cast(TreeConfig, one.sampled), cast(TreeConfig, one.greedy)) for one in presets if one.sampled.family == "tree"
@@ -256,7 +260,7 @@ def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset
             return greedy if temperature == 0 else sampled
     for sampled, greedy in trees:
         preset_config = greedy if temperature == 0 else sampled
-        if preset_config.policy == pair[0]:
+        if preset_config.policy == drafts:
             return dataclasses.replace(config, policy_settings=preset_config.policy_settings)
     return config
 

@@ -233,7 +233,8 @@ for _spec in (
         {
             "window, refill, last_row": f"{_GSD}, released code, which changes SJD's acceptance alone",
             "group": f"{_GSD}: G = 25 on COCO",
-            "gap, distance": f"{_GSD}, released code; it measures in the language model's embeddings",
+            "gap, distance": f"{_GSD}, released code (squared distance 0.5), which measures in the language model's "
+            "embeddings",
         },
     ),
     _windows(

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from tests.cli.synthetic_pipeline import Repeats
-from underpaint.algos.arrays import IntArray
+from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Role, sampling
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.spatial.zipar import raster, zipar
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.runtime.conditions import parse_condition
+from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.methods.method import Timed
 from underpaint.runtime.methods.multi_scale.low_rows import LowRows
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
@@ -84,6 +86,32 @@ def test_every_rule_draws_with_islands_and_says_what_it_cost(rule: str, sampler:
     assert drawing.accepted is None
     again = drawn(sampler, f"rule={rule}", "rows=4", "keys=recompute", "draft_adaptive=true", method="mulo-islands")
     assert again.tokens == drawing.tokens
+
+
+@pytest.mark.parametrize("keys", ["stale", "recompute"])
+def test_no_pass_is_larger_than_was_declared(keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines with fixed sizes are checked once, before the picture."""
+    pipeline = shipped()
+    declared, passed = list[int](), list[int]()
+    grid_target = Pipeline.grid_target
+
+    def noted(self: Pipeline, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
+        declared.append(cells)
+        timed = grid_target(self, condition, sampling, cells)
+        inner = timed.model.score
+
+        def score(feed: Feed) -> FloatArray:
+            passed.append(len(feed.cells))
+            return inner(feed)
+
+        monkeypatch.setattr(timed.model, "score", score)
+        return timed
+
+    monkeypatch.setattr(Pipeline, "grid_target", noted)
+    method = build_method("mulo", resolve("mulo", 1.0, settings=["rows=2", f"keys={keys}"]), pipeline.tables)
+    draw(pipeline, method, WARM, PROMPT, 5)
+    assert declared == [2 * 2 * 2 * 16]
+    assert 64 < max(passed) <= declared[0]
 
 
 def test_the_high_prefix_becomes_the_low_prefix() -> None:
