@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 """The default methods of a comparison that have a device form."""
 _MODE: Final = "UNDERPAINT_TRITON"
-"""The environment variable that `runtime.device.language` reads at import."""
+"""The environment variable that `runtime.device.launch` reads at import."""
 
 
 class PictureJob(NamedTuple):
@@ -146,7 +146,7 @@ def draw_on_device(
     """
     from underpaint.runtime.device.comparison import span
     from underpaint.runtime.device.forms import DeviceError
-    from underpaint.runtime.device.trial import draw_by_faster
+    from underpaint.runtime.device.trial import draw_by_faster, trial_result
     from underpaint.runtime.drawing import Drawing, ImageTask
     from underpaint.runtime.engines.context import EngineError
 
@@ -163,8 +163,7 @@ def draw_on_device(
 
         def report(drafted: float, undrafted: float, faster: str) -> None:
             if not is_quiet():
-                times = f"{drafted:.3f} s per picture by {method.name}, {undrafted:.3f} s by plain autoregression"
-                typer.echo(f"{times}: the other pictures are drawn by {faster}", err=True)
+                typer.echo(trial_result(method.name, drafted, undrafted, faster), err=True)
 
         for number, outcome in draw_by_faster(device.open(), method, plain, sampling, tasks, watch, report):
             one = pictures[number]

@@ -42,6 +42,14 @@ def serve(
     backend: Backend = "cpu",
     device: DeviceChoice = _NO_DEVICE,
     preset: Preset = None,
+    draft_if_faster: Annotated[
+        bool,
+        typer.Option(
+            "--draft-if-faster",
+            help="With --backend device: time each lossless method and plain autoregression on its first pictures, and "
+            "draw the others by the faster one.",
+        ),
+    ] = False,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65_535)] = 8000,
     api_key_file: Annotated[
@@ -100,7 +108,13 @@ def serve(
         live.check(models, resolution, low, backend, on_device=True)
         device.check(backend)
         device.check_forward(live.live)
-        open_models = partial(open_served, models, live, resolution, low, backend, device, preset)
+        if draft_if_faster and backend != DEVICE:
+            raise ValueError("--draft-if-faster needs --backend device; add it, or leave the option out")
+        if draft_if_faster and (live.live is not None or ray is not None):
+            raise ValueError(
+                "--draft-if-faster needs exported models in one process; leave it out, or --live and --ray"
+            )
+        open_models = partial(open_served, models, live, resolution, low, backend, device, preset, draft_if_faster)
         gpus = int(backend != "cpu" and device.device != "cpu")
         with ExitStack() as stack:
             bound = stack.enter_context(bound_socket(host, port))  # closed again if the models cannot be opened
@@ -131,6 +145,7 @@ def open_served(
     backend: str,
     device: DeviceChoice,
     preset: str | None,
+    draft_if_faster: bool,
     threads: int | None,
 ) -> "ServedModels":
     """Open the models that the options name, on `threads` threads; None takes all cores."""
@@ -146,7 +161,7 @@ def open_served(
     else:
         settings: DeviceSettings | None = None
         if backend == DEVICE:
-            settings = DeviceSettings(device.device or "cuda", device.forward or "torch")
+            settings = DeviceSettings(device.device or "cuda", device.forward or "torch", draft_if_faster)
             with imported(settings.name):
                 import underpaint.serve.device_slots  # noqa: F401  so that its kernels are made for this device
         context = EngineContext(threads, pool="shared")

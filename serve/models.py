@@ -23,6 +23,7 @@ from underpaint.runtime.costs.machine_curve import read_stored_curve
 from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.engines.context import DEVICE, EngineContext
 from underpaint.runtime.engines.images import Picture
+from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import METHODS, MethodConfig, build_method, resolve, usual_preset
@@ -54,10 +55,17 @@ class PreparedRequest(NamedTuple):
 
 
 class DeviceSettings(NamedTuple):
-    """The device to draw on ("cuda", "cuda:1" or interpreted "cpu"), and the implementation of its forward passes."""
+    """How a device draws.
+
+    Attributes:
+        name: "cuda", "cuda:1", ..., or "cpu", which is interpreted.
+        forward: The implementation of the forward passes.
+        draft_if_faster: Whether lossless methods are timed against plain autoregression; see `device_slots`.
+    """
 
     name: str = "cuda"
     forward: str = "torch"
+    draft_if_faster: bool = False
 
 
 class ServedModels:
@@ -178,6 +186,11 @@ class ServedModels:
                 parameter = next((name for name in _SAMPLING if name in message), None)
             raise invalid(message, parameter) from error
         return prepared
+
+    def undrafted(self, prepared: PreparedRequest) -> PreparedRequest:
+        """Return the same request, drawn by plain autoregression."""
+        config = resolve(BASELINE, prepared.sampling.temperature, preset=self._preset)
+        return prepared._replace(request=replace(prepared.request, method=BASELINE), config=config)
 
     def _condition(self, size: str, prompt: str) -> Condition:
         """The condition of a prompt; recent ones are cached, because a replica checks a request before drawing it."""

@@ -15,6 +15,64 @@ from underpaint.runtime.drawing import TRIAL_BATCHES, Drawing, ImageTask
 from underpaint.runtime.methods.method import DecodingMethod
 
 
+def trial_result(method: str, drafted: float, undrafted: float, faster: str) -> str:
+    """Describe the result of a trial: seconds per picture by `method` and by plain autoregression, and the faster."""
+    times = f"{drafted:.3f} s per picture by {method}, {undrafted:.3f} s by plain autoregression"
+    return f"{times}: the other pictures are drawn by {faster}"
+
+
+class DraftTrial:
+    """A trial with pictures that arrive at any time.
+
+    The first pictures are drafted, as many are drawn by plain autoregression, and all others by the faster one.
+    """
+
+    def __init__(self, method: str, pictures: int) -> None:
+        """Start a trial.
+
+        Args:
+            method: Name of the drafting method.
+            pictures: Number of pictures that each of the two draws in the trial.
+        """
+        self.method, self._pictures = method, pictures
+        self._begun = 0
+        self._seconds: dict[bool, list[float | None]] = {True: [], False: []}
+
+    @property
+    def ended(self) -> bool:
+        """Whether both have drawn their pictures."""
+        return all(len(one) == self._pictures for one in self._seconds.values())
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Seconds per picture with and without drafts; infinite if all such pictures ended with an error."""
+        drafted, undrafted = (
+            fmean([one for one in self._seconds[drafts] if one is not None] or [inf]) for drafts in (True, False)
+        )
+        return drafted, undrafted
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the next picture is drafted."""
+        if self.ended:
+            drafted, undrafted = self.means
+            return drafted <= undrafted
+        return self._begun < self._pictures
+
+    def begin(self, drafts: bool) -> None:
+        """Count a picture that is begun with or without drafts."""
+        self._begun += drafts
+
+    def drop(self, drafts: bool) -> None:
+        """Forget a picture that will not be finished."""
+        self._begun -= drafts
+
+    def add(self, drafts: bool, seconds: float | None) -> None:
+        """Add the seconds of a picture that ended; None if it ended with an error. Later pictures change nothing."""
+        if len(self._seconds[drafts]) < self._pictures:
+            self._seconds[drafts].append(seconds)
+
+
 def draw_by_faster(
     drawer: DeviceDrawer,
     method: DecodingMethod,

@@ -24,7 +24,8 @@ from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.device.slots import ContinuousBatch
-from underpaint.runtime.drawing import ImageTask, noise_of
+from underpaint.runtime.device.trial import DraftTrial
+from underpaint.runtime.drawing import Drawing, ImageTask, noise_of
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.serve import device_slots, models
 from underpaint.serve.device_slots import Kind
@@ -113,10 +114,9 @@ def _tables(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def engine_loop(slots: int = 2) -> AbstractContextManager[EngineLoop]:
-    return served.engine_loop(
-        slots, models=ServedModels("tables", {"64x64": TablePipeline()}, device=DeviceSettings("cpu"))
-    )
+def engine_loop(slots: int = 2, *, draft_if_faster: bool = False) -> AbstractContextManager[EngineLoop]:
+    settings = DeviceSettings("cpu", draft_if_faster=draft_if_faster)
+    return served.engine_loop(slots, models=ServedModels("tables", {"64x64": TablePipeline()}, device=settings))
 
 
 def form(draw_request: DrawRequest) -> DeviceForm:
@@ -372,6 +372,84 @@ def test_a_program_that_finds_no_memory_is_gone_before_the_next_try(monkeypatch:
         monkeypatch.setattr(CapturedProgram, "open_batch", full)
         right(SHORT, events_of(engine.submit(SHORT))[0])
     assert alive == [False]
+
+
+def draw_after_a_trial(monkeypatch: pytest.MonkeyPatch, slow: str, faster: str) -> None:
+    """Ten pictures in two slots, of which eight decide that `faster` draws three more: `slow` takes a minute longer."""
+    step = device_slots._Running.step
+
+    def slowed(self: Any) -> Any:
+        self._seconds += 60.0 * (self.kind.method == slow)
+        return step(self)
+
+    monkeypatch.setattr(device_slots._Running, "step", slowed)
+    with engine_loop(slots=2, draft_if_faster=True) as engine:
+        by = list[str]()
+        for seeds in ((*range(10),), (10, 11, 12)):
+            asked = request(OTHER, seeds, "speculative", events=True)
+            (events,) = events_of(engine.submit(asked))
+            finished = sorted((one for one in events if isinstance(one, FinishedImage)), key=lambda one: one.image)
+            for one in finished:
+                drawn_as = replace(asked, method=one.method, seeds=(one.seed,))
+                assert one.target_passes == len(reference(drawn_as).cycles)
+            by += [one.method for one in finished]
+        assert by[:8] == ["speculative"] * 4 + ["ar"] * 4
+        assert set(by[8:10]) <= {"ar", faster}, "plain decoding goes on until both have drawn theirs"
+        assert by[10:] == [faster] * 3
+        text = engine.metrics.text().decode()
+        assert f'underpaint_pictures_total{{method="ar"}} {by.count("ar")}.0' in text
+
+
+@pytest.mark.parametrize(("slow", "faster"), [("speculative", "ar"), ("ar", "speculative")])
+def test_after_a_trial_the_faster_of_drafting_and_plain_decoding_draws(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: str, faster: str
+) -> None:
+    with caplog.at_level("INFO", "underpaint.serve"):
+        draw_after_a_trial(monkeypatch, slow, faster)
+    (line,) = (one.message for one in caplog.records if "per picture" in one.message)
+    assert line.endswith(f"the other pictures are drawn by {faster}")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_every_picture_has_its_share_of_the_devices_time(batch: int) -> None:
+    pipeline = TablePipeline()
+    drawer = TableDrawer(pipeline, batch, TableModels(Gate()))
+    program = drawer.captured(build_method("ar", resolve("ar", 1.0), pipeline.tables), SamplingParams(guidance=2.0))
+    tasks = [ImageTask(pipeline.condition(PROMPT), seed) for seed in range(4)]
+    if batch > 1:
+        program.prime(tasks[:batch])  # what a picture needs to enter a free slot is ready then
+    drawings = [drawing for _, drawing in program.draw_all(tasks)]
+    assert len(drawings) == 4
+    assert all(isinstance(one, Drawing) and 0.0 < (one.device_seconds or 0.0) <= one.seconds for one in drawings)
+
+
+def test_requests_without_a_trial_are_drawn_as_asked() -> None:
+    with engine_loop(slots=2, draft_if_faster=True) as engine:
+        for name in ("lantern", "ar"):
+            (events,) = events_of(engine.submit(request(OTHER, (*range(6),), name)))
+            assert [one.method for one in events if isinstance(one, FinishedImage)] == [name] * 6
+
+
+def test_pictures_of_a_client_that_leaves_do_not_end_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_loop(slots=2, draft_if_faster=True) as engine:
+        gate = gate_of(engine)
+        gate.shut()
+        goes = engine.submit(request(OTHER, (20, 21), "speculative"))
+        until(lambda: busy(engine) == (2, 0))
+        goes.cancel()
+        gate.let(4)
+        until(lambda: busy(engine) == (0, 0))
+        gate.let()
+        (events,) = events_of(engine.submit(request(OTHER, (*range(5),), "speculative")))
+        methods = {one.seed: one.method for one in events if isinstance(one, FinishedImage)}
+    assert methods == {**dict.fromkeys(range(4), "speculative"), 4: "ar"}
+
+
+def test_mutant_the_slower_draws_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    means: Any = DraftTrial.means
+    monkeypatch.setattr(DraftTrial, "means", property(lambda self: means.fget(self)[::-1]))
+    with pytest.raises(AssertionError):
+        draw_after_a_trial(monkeypatch, "ar", "speculative")
 
 
 def test_mutant_a_slot_that_a_client_leaves_is_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def run_with_a_killed_replica() -> Run:
     from underpaint.serve.replica_front import ReplicaFront
     from underpaint.serve.replicas import Scale
 
-    open_models = partial(open_served, None, LiveOptions(), 64, None, "cpu", DeviceChoice(), None)
+    open_models = partial(open_served, None, LiveOptions(), 64, None, "cpu", DeviceChoice(), None, False)
     with room_for_ray():
         front = ReplicaFront(open_models, Scale(2, 2), SLOTS)
     try:

@@ -12,7 +12,7 @@ import torch
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.drawing import DeviceDrawer, NotDrawn
-from underpaint.runtime.device.trial import draw_by_faster
+from underpaint.runtime.device.trial import DraftTrial, draw_by_faster
 from underpaint.runtime.drawing import TRIAL_BATCHES, Drawing, ImageTask, check_trial
 from underpaint.runtime.models import OpenModels
 
@@ -103,6 +103,38 @@ def test_without_plain_autoregression_nothing_is_tried() -> None:
     assert set(by) == {None, "eagle2"}
     assert not reports
     assert drawer.made == ["eagle2"]
+
+
+@pytest.mark.parametrize(("drafted", "drafts"), [(0.5, True), (1.0, True), (1.5, False)])
+def test_a_trial_with_arriving_pictures_chooses_the_faster(drafted: float, drafts: bool) -> None:
+    trial = DraftTrial("eagle2", 3)
+    chosen, running = list[bool](), list[bool]()
+    for _ in range(8):  # with two pictures at once
+        chosen.append(trial.drafts)
+        trial.begin(chosen[-1])
+        running.append(chosen[-1])
+        if len(running) == 2:
+            first = running.pop(0)
+            trial.add(first, drafted if first else 1.0)
+    assert chosen == [True] * 3 + [False] * 4 + [drafts], "plain pictures until both have ended all of theirs"
+    assert trial.ended
+    assert trial.means == (drafted, 1.0)
+    trial.add(drafts, 99.0)
+    assert trial.drafts is drafts, "later pictures change nothing"
+
+
+def test_a_picture_that_is_dropped_is_tried_again_and_one_that_fails_is_not() -> None:
+    trial = DraftTrial("eagle2", 1)
+    trial.begin(True)
+    assert not trial.drafts
+    trial.drop(True)
+    assert trial.drafts
+    trial.begin(True)
+    trial.add(True, None)
+    assert not trial.drafts
+    trial.add(False, 9.0)
+    assert trial.means == (inf, 9.0)
+    assert not trial.drafts, "a method all of whose pictures fail is not the faster one"
 
 
 @pytest.mark.parametrize(
