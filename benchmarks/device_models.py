@@ -17,7 +17,7 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceForm, form_of
 from underpaint.runtime.device.weights import read_decoder
-from underpaint.runtime.engines.elsewhere import load_elsewhere
+from underpaint.runtime.engines.config_only import load_config_only
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
 from underpaint.zoo.load import FOLDER, locate, read_codebook, takes_grammar
@@ -68,7 +68,7 @@ class Shipped(NamedTuple):
 def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
     """Load the largest shipped target and its drafter. The interpreter is slow, so it gets four cells and a tiny model
     with random weights that takes the same prompts."""
-    shipped = [load_elsewhere(f"{kind}128", locate(f"{kind}128", kind)) for kind in ("target", "drafter")]
+    shipped = [load_config_only(f"{kind}128", locate(f"{kind}128", kind)) for kind in ("target", "drafter")]
     decoders = [read_decoder(one, device).to(dtype) for one in shipped]
     grid = shipped[0].config.grid
     if device.type == "cpu":

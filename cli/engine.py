@@ -137,10 +137,10 @@ def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
     """Write the device graphs of a folder's targets and drafters."""
     from underpaint.export.device_engines import write_device_graphs
     from underpaint.export.tensorrt_build import decoders_of
-    from underpaint.runtime.engines.elsewhere import load_elsewhere
+    from underpaint.runtime.engines.config_only import load_config_only
 
     for located in decoders_of(folder, only):
-        for path in write_device_graphs(load_elsewhere(located.manifest.name, located)):
+        for path in write_device_graphs(load_config_only(located.manifest.name, located)):
             typer.echo(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB, beside {located.manifest.name}'s weights")
 
 

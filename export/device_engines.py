@@ -35,8 +35,8 @@ from underpaint.export.graph import IN_PLACE_OPSET, GraphWriter
 from underpaint.export.tensorrt_build import EngineBuilder, Profile, decoders_of, position_counts
 from underpaint.export.weight_file import Stored
 from underpaint.runtime.device.weights import StoredWeights, matrix_depths, stored_weights
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder, load_config_only
 from underpaint.runtime.engines.device_memory import host_places
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
 from underpaint.runtime.engines.engine import rows_of
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, part_of
 
@@ -57,7 +57,7 @@ class _ExistingWeights:
         return Stored(*place)
 
 
-def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
+def write_device_graphs(decoder: ConfigOnlyDecoder) -> tuple[Path, Path]:
     """Write the graphs of a decoder's layers and head next to its weights, and return their paths.
 
     8-bit matrices are written as the numbers that they represent, into the graph itself.
@@ -84,7 +84,7 @@ def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
     )
 
 
-def bare_graphs(decoder: ElsewhereDecoder, places: int | None) -> tuple[bytes, bytes]:
+def bare_graphs(decoder: ConfigOnlyDecoder, places: int | None) -> tuple[bytes, bytes]:
     """Return the layers' graph for a cache of `places`, and the head's graph; weights are inputs, named as in the file.
 
     Raises EngineError if the decoder has no separate weights file.
@@ -127,7 +127,7 @@ def build_folder(
     models = decoders_of(folder, only)
     row_counts = rows or (rows_of(read_index(folder).sampling()),)
     for located in models:
-        decoder = load_elsewhere(located.manifest.name, located)
+        decoder = load_config_only(located.manifest.name, located)
         counts = position_counts(decoder.config, buckets)
         places = host_places(decoder.config, counts)
         passes = DecoderPasses(
@@ -139,7 +139,7 @@ def build_folder(
 
 
 def build_plans(
-    decoder: ElsewhereDecoder,
+    decoder: ConfigOnlyDecoder,
     passes: DecoderPasses,
     builder: EngineBuilder,
     rows: tuple[int, int],

@@ -136,6 +136,11 @@ def _set_attention(network: Any, module: ModuleType) -> None:
         layer = network.get_layer(index)
         if layer.type == module.LayerType.ATTENTION_INPUT:
             layer.__class__ = module.IAttentionInputLayer
+            if not hasattr(layer.attention, "key_value_lengths"):
+                raise EngineError(
+                    f"{module.__name__} {module.__version__}: expected attention with key_value_lengths, which "
+                    "TensorRT 11 and TensorRT for RTX have; install one of them"
+                )
             layer.attention.key_value_lengths, layer.attention.decomposable = lengths, True
 
 

@@ -11,8 +11,8 @@ from underpaint.export.decoders import GraphFormat, export_decoder
 from underpaint.export.store import Origin, staged
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.weights import read_decoder
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import DEVICE
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.live.published import published
 from underpaint.runtime.pipeline import Pipeline
@@ -47,7 +47,7 @@ def open_exported(folder: Path, device: str) -> ExportedTarget:
             "the target into a folder of its own"
         )
     decoder = models.high.decoder
-    assert isinstance(decoder, ElsewhereDecoder)
+    assert isinstance(decoder, ConfigOnlyDecoder)
     target = read_decoder(decoder, torch.device(device)).float().requires_grad_(False)
     live = published("llamagen-c2i", target)
     return ExportedTarget(folder, LivePipeline(live, folder=folder), begun_drafter(target))

@@ -29,6 +29,7 @@ class Result:
     """One model's report. allowed: the largest accepted error.
 
     float32_copy: whether the compared graph is a float32 copy with the same weights instead of the model's own graph.
+    greedy: whether greedy decoding was compared, too.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Result:
     report: Report
     allowed: float
     float32_copy: bool = False
+    greedy: bool = False
 
     @property
     def passed(self) -> bool:
@@ -49,7 +51,7 @@ class Result:
         for case, outputs in self.report.cases.items():
             error_text = ", ".join(f"{name} {each.largest:.2g} / {each.mean:.2g}" for name, each in outputs.items())
             lines.append(f"  {case}: largest / mean error {error_text}")
-        if self.name == "target" and not self.float32_copy:
+        if self.greedy:
             apart = self.report.parting
             same, parts = "greedy decoding draws the same picture", "greedy decoding parts at cell"
             lines.append(
@@ -180,4 +182,4 @@ def _decoder(
         yield Result(name, "bf16", compared(name, decoder, whole, GraphFormat(), seed), MOST["fp32"], True)
     report = compare(graph, request.precision, decoder, whole, greedy, seed, context)
     allowed = MOST_EIGHT_BITS if request.eight_bits else MOST[request.precision]
-    yield Result(name, request.precision, report, allowed)
+    yield Result(name, request.precision, report, allowed, greedy=greedy)

@@ -40,7 +40,7 @@ MAX_NODES: Final = 64
 BACKENDS: Final = (CPU, *TENSORRT, *PROVIDERS)
 """ONNX Runtime on the CPU, TensorRT engines that `underpaint engine` built, and ONNX Runtime on GPUs."""
 ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
-"""`BACKENDS`, and the device with its own programs for whole batches (`runtime.device`, `engines.elsewhere`)."""
+"""`BACKENDS`, and the device with its own programs for whole batches (`runtime.device`, `engines.config_only`)."""
 
 
 @dataclass(slots=True, repr=False)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from tools import sass
 from tools.kernel_record import KernelRecord, digest
-from underpaint.runtime.device.language import INTERPRETED, TRITON, Launch
+from underpaint.runtime.device.launch import INTERPRETED, TRITON, Launch
 from underpaint.sim.latency.machines import Machine
 
 CAPABILITIES: Final = (90, 80, 120)
@@ -50,10 +50,13 @@ class Budget(NamedTuple):
     stack: int
 
     def holds(self, kernel: "Compiled") -> bool:
-        """Return whether a kernel stays within the budget."""
-        return kernel.registers <= self.registers and kernel.stack <= self.stack
+        """Return whether a kernel stays within the budget, and within its GPU's shared memory."""
+        fits = kernel.shared <= SHARED[kernel.capability]
+        return fits and kernel.registers <= self.registers and kernel.stack <= self.stack
 
 
+SHARED: Final = {80: 166_912, 90: 232_448, 120: 101_376}
+"""Bytes of shared memory that a program may use, by capability. Capabilities 8.6 and 8.9 have as many as 12.0."""
 BUDGETS: Final = {"3.6": Budget(254, 80), "3.9": Budget(224, 16)}
 """By Triton version; a version that is not listed gets the strictest budget.
 
@@ -181,10 +184,13 @@ def largest(launches: Iterable[Launch]) -> list[Launch]:
 
 
 def heaviest(launches: Sequence[Launch], compiled: Sequence[Compiled]) -> list[Launch]:
-    """Return each kernel's launch with most registers, and all launches with many."""
+    """Return each kernel's launch with most registers, and all launches with many, or with much shared memory."""
     most = {one.name: one for one in sorted(compiled, key=lambda one: one.registers)}
     pairs = zip(launches, compiled, strict=True)
-    return [launch for launch, one in pairs if one.registers > MANY_REGISTERS or one is most[one.name]]
+    much = min(SHARED.values())
+    return [
+        launch for launch, one in pairs if one.registers > MANY_REGISTERS or one.shared > much or one is most[one.name]
+    ]
 
 
 @cache

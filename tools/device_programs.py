@@ -27,7 +27,7 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
-from underpaint.runtime.device.language import Launch, Recording, recording
+from underpaint.runtime.device.launch import Launch, Recording, recording
 from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
 from underpaint.sim.latency.machines import Machine

@@ -18,7 +18,7 @@ from underpaint.runtime.device.kernels.walk import (
     takes_part,
     tile,
 )
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 
 @kernel

@@ -11,7 +11,7 @@ import torch
 
 from underpaint.artifacts.install import install_hint
 from underpaint.runtime.device.forms import DeviceError
-from underpaint.runtime.device.language import INTERPRETED, MODE, TRITON, kernel, launch, tl
+from underpaint.runtime.device.launch import INTERPRETED, MODE, TRITON, kernel, launch, tl
 
 LEAST_CAPABILITY: Final = (8, 0)
 
@@ -24,7 +24,9 @@ def count_up(numbers):
 
 
 def open_device(name: str) -> torch.device:
-    """Open the device "cuda", "cuda:1" or "cpu" (interpreted and slow, for trials).
+    """Open the device "cuda" (the current one), "cuda:1" or "cpu" (interpreted and slow, for trials).
+
+    A CUDA device is returned with its index, because PyTorch's `set_device` takes no other.
 
     Raises DeviceError if the device does not exist, or this process does not compile kernels for it.
     """
@@ -50,6 +52,8 @@ def open_device(name: str) -> torch.device:
         raise DeviceError(
             f"device '{name}': kernels are interpreted in this process; unset {MODE} and TRITON_INTERPRET"
         )
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     torch.cuda.set_device(device)  # Triton launches, and graphs capture, on the current device
     return device
 
@@ -106,10 +110,6 @@ class DeviceClock:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self.restart()
-
-    def restart(self) -> None:
-        """Reset the measured time."""
         self._seconds = 0.0
         self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
@@ -130,7 +130,7 @@ class DeviceClock:
             self._seconds += perf_counter()
 
     def seconds(self) -> float:
-        """Return the seconds measured since the last restart. Waits for the device."""
+        """Return all seconds measured so far. Waits for the device."""
         if self._cuda:
             torch.cuda.synchronize()
         while self._pairs:

@@ -243,6 +243,8 @@ class CapturedProgram(_Program):
         if self._runner.chooses:
             for _ in range(2):  # the first use of a program compiles it, the second one captures it
                 list(self._decoded(tasks, None))
+        elif self._runner.refills:  # a picture that enters a free slot begins in a batch of one
+            self._runner.fill(0, next(self.arrivals(tasks[:1])))
 
     def open_batch(self, first: ImageTask) -> ContinuousBatch:
         """Open the slots for pictures that come at any time. Each begins by itself, so none depends on another.

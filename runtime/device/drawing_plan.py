@@ -11,6 +11,7 @@ import torch
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.devices import check_memory, device_name
 from underpaint.runtime.device.drawing import DeviceDrawer
+from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.forms import DeviceError, DeviceForm, Layout, form_of
 from underpaint.runtime.device.low_models import LowFiles
@@ -57,9 +58,12 @@ class DevicePlan:
         """Open the engines, and load the weights.
 
         Args:
-            models: Models of the same folder, whose weights are reused; None reads the weights.
+            models: Models of the same folder, whose engines and weights are reused; None opens and reads all.
         """
-        engines = open_engines(self.folder.decoders[: self.engine_decoders], self.forward, self.device, self.batch)
+        before = [] if models is None else [models.target, models.drafter]
+        engines = [one.engine for one in before if isinstance(one, EngineForward)][: self.engine_decoders]
+        missing = self.folder.decoders[len(engines) : self.engine_decoders]
+        engines.extend(open_engines(missing, self.forward, self.device, self.batch))
         encoder = self.pipeline.high.encoder
         opened = DeviceModels.read(self.folder, encoder, self.rows, self.device, engines, models)
         return DeviceDrawer(self.pipeline, opened, self.batch)

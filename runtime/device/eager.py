@@ -52,7 +52,8 @@ class EagerLoop:
         step = model.step_rows(condition, torch.arange(-length, 0, device=device), bias, *past)
         decided = []
         for cell in range(cells):
-            past = _behind(past[0], step.keys), _behind(past[1], step.values)
+            _append(past[0], step.keys)
+            _append(past[1], step.values)
             token = self._token(step.logits[:, -1].view(self._rows, count, -1), noise[:, cell])
             decided.append(token)
             if cell + 1 == cells:
@@ -83,9 +84,10 @@ class EagerLoop:
         return drawn.clamp(max=rows.shape[1] - 1)
 
 
-def _behind(before: list[Tensor], new: list[Tensor]) -> list[Tensor]:
-    """Append the keys, or values, of the new positions in every layer."""
-    return [torch.cat(pair, dim=2) for pair in zip(before, new, strict=True)]
+def _append(past: list[Tensor], new: list[Tensor]) -> None:
+    """Append the keys, or values, of the new positions in every layer. One layer at a time exists twice."""
+    for layer, each in enumerate(new):
+        past[layer] = torch.cat([past[layer], each], dim=2)
 
 
 def _noise(

@@ -21,9 +21,9 @@ from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, 
 from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
 from underpaint.runtime.device.kernels.sees import write_sees
 from underpaint.runtime.device.weights import embed_ids
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.device_memory import aligned, bind_layers
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 
 _KINDS: Final = {torch.float32: "float32", torch.int64: "int64", torch.bool: "bool"}
 """NumPy type names for the inputs and outputs of ONNX Runtime graphs."""
@@ -65,7 +65,7 @@ class EngineForward:
     def __init__(self, config: DecoderConfig, embeddings: Tensor, rows: int, engine: EngineGraphs) -> None:
         """Wrap an engine. embeddings: [V + conditions, D], see `StoredWeights.embeddings`."""
         self.config, self.rows, self.places = config, rows, engine.places
-        self.dtype, self._engine = embeddings.dtype, engine
+        self.dtype, self.engine = embeddings.dtype, engine
         self.embeddings, self.codes = embeddings, embeddings[: config.vocab_size]
         self.line_token: int | None = None
         if config.eol_id is not None and config.condition == "table":
@@ -121,7 +121,7 @@ class EngineForward:
         if (rows, count) not in self._heads:
             read = aligned((rows, count, width), self.dtype, features.device)
             logits = aligned((rows, count, self.config.vocab_size), torch.float32, features.device)
-            self._heads[rows, count] = read, logits, self._engine.head.bind({FEATURES: read}, {LOGITS: logits})
+            self._heads[rows, count] = read, logits, self.engine.head.bind({FEATURES: read}, {LOGITS: logits})
         read, logits, run = self._heads[rows, count]
         read.copy_(features)
         run()
@@ -157,7 +157,7 @@ class EngineForward:
         if config.drafter:
             inputs[FEATURES] = zeros(*wide)
         features = zeros(*wide)
-        run = bind_layers(self._engine.layers.bind, config, inputs, features, cache.joined.flatten(0, 1))
+        run = bind_layers(self.engine.layers.bind, config, inputs, features, cache.joined.flatten(0, 1))
         return _Bound(inputs, features, run)
 
 
@@ -188,7 +188,7 @@ class OnnxGraph:
         return run
 
 
-def onnx_graphs(decoder: ElsewhereDecoder, context: EngineContext | None = None) -> EngineGraphs:
+def onnx_graphs(decoder: ConfigOnlyDecoder, context: EngineContext | None = None) -> EngineGraphs:
     """Open a decoder in ONNX Runtime. EngineError if its graphs are missing, of other weights, or not in float32."""
     manifest = decoder.located.manifest
     if decoder.config.precision != "fp32":

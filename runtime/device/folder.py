@@ -18,9 +18,9 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.weights import read_decoder, stored_numbers, stored_weights
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.pipeline import Pipeline
 
 
@@ -35,15 +35,15 @@ class EmbeddedBatch(NamedTuple):
 class FolderModels(NamedTuple):
     """The decoders of a folder, checked but not yet read."""
 
-    target: ElsewhereDecoder
-    drafter: ElsewhereDecoder | None
+    target: ConfigOnlyDecoder
+    drafter: ConfigOnlyDecoder | None
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
         """Return the decoders of a pipeline that was opened for the device."""
         target = pipeline.high.decoder
         drafter = None if pipeline.loaded_drafter is None else pipeline.loaded_drafter.decoder
-        if not isinstance(target, ElsewhereDecoder) or not isinstance(drafter, ElsewhereDecoder | None):
+        if not isinstance(target, ConfigOnlyDecoder) or not isinstance(drafter, ConfigOnlyDecoder | None):
             raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
         reader = pipeline.loaded_drafter
         if reader is not None and reader.condition_positions:
@@ -65,7 +65,7 @@ class FolderModels(NamedTuple):
         return TYPES[self.target.config.precision]
 
     @property
-    def decoders(self) -> tuple[ElsewhereDecoder, ...]:
+    def decoders(self) -> tuple[ConfigOnlyDecoder, ...]:
         """The target, then the drafter if there is one."""
         return (self.target,) if self.drafter is None else (self.target, self.drafter)
 
@@ -122,7 +122,7 @@ class DeviceModels:
             EngineError: A file does not match its manifest.
         """
 
-        def forward(decoder: ElsewhereDecoder, place: int) -> DecoderForward | EngineForward:
+        def forward(decoder: ConfigOnlyDecoder, place: int) -> DecoderForward | EngineForward:
             before = None if previous is None else (previous.target, previous.drafter)[place]
             if not engines:
                 model = before.model if isinstance(before, DecoderForward) else read_decoder(decoder, device)
@@ -185,7 +185,7 @@ def padded_rows(conditions: Sequence[Tensor], hidden: Sequence[Tensor | None]) -
     return EmbeddedBatch(rows.flatten(0, 1), torch.stack(unseen, dim=1).flatten())
 
 
-def decoder_bytes(decoder: ElsewhereDecoder) -> int:
+def decoder_bytes(decoder: ConfigOnlyDecoder) -> int:
     """Return the bytes of a decoder's weights on the device; a narrower head is kept in float32 too."""
     config = decoder.config
     size = TYPES[config.precision].itemsize

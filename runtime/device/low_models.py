@@ -16,8 +16,8 @@ from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.sampler_weights import read_enlarger
 from underpaint.runtime.device.state import Envelope, needed_bytes
 from underpaint.runtime.device.weights import read_decoder, stored_numbers
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import Located
 
@@ -45,7 +45,7 @@ def check_lines(line_token: int | None) -> None:
 class LowFiles(NamedTuple):
     """The models that draft for a method, checked but not yet read."""
 
-    target: ElsewhereDecoder
+    target: ConfigOnlyDecoder
     encoder: ConditionEncoder
     enlarger: Located
 
@@ -63,7 +63,7 @@ class LowFiles(NamedTuple):
             ValueError: A model is missing or does not fit.
         """
         low = pipeline.low.target(ratio)
-        if not isinstance(low.decoder, ElsewhereDecoder):
+        if not isinstance(low.decoder, ConfigOnlyDecoder):
             raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
         check_lines(low.decoder.config.eol_token)
         check_window(window, low.grid, "draft_window")

@@ -18,9 +18,9 @@ from underpaint.runtime.device.engine_forward import EngineGraphs, onnx_graphs
 from underpaint.runtime.device.folder import FolderModels
 from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.engines.tensorrt_files import MODULES, backend_module, check_rows, part_of, read_record
 from underpaint.runtime.engines.tensorrt_runtime import open_plans
 
@@ -150,18 +150,19 @@ def check_engines(
     return len(decoders)
 
 
-def _check_records(decoder: ElsewhereDecoder, passes: DecoderPasses, forward: str, batch: int, rows: int) -> None:
+def _check_records(decoder: ConfigOnlyDecoder, passes: DecoderPasses, forward: str, batch: int, rows: int) -> None:
     folder, name, again = decoder.located.path.parent, decoder.located.manifest.name, _again(decoder, forward, batch)
     for part, sizes in zip((LAYERS, HEAD), passes, strict=True):
         record = read_record(folder, part_of(name, part, device=True), forward, again)
-        check_rows(record, rows * batch, folder, again)
+        for count in {rows, rows * batch}:  # an image that enters a free slot begins in a batch of one
+            check_rows(record, count, folder, again)
         for size in sizes:
             if not any(PassSize(*built, record.places).holds(size) for built in record.passes):
                 raise EngineError(f"{folder}: {record.model} has no engine for {size}; {again}")
 
 
 def open_engines(
-    decoders: Sequence[ElsewhereDecoder], forward: str, device: torch.device, batch: int
+    decoders: Sequence[ConfigOnlyDecoder], forward: str, device: torch.device, batch: int
 ) -> tuple[EngineGraphs, ...]:
     """Open the decoders' engines; none for torch. EngineError if one does not fit this machine or its graph."""
     if forward == TORCH:
@@ -173,6 +174,6 @@ def open_engines(
     return tuple(EngineGraphs(plans.layers, plans.head, plans.layers.record.places) for plans in opened)
 
 
-def _again(decoder: ElsewhereDecoder, backend: str, batch: int) -> str:
+def _again(decoder: ConfigOnlyDecoder, backend: str, batch: int) -> str:
     command = f"underpaint engine {decoder.located.path.parent} --backend {backend} --batch {batch}"
     return f"build it with `{command} --for-device METHODS`, every method that is drawn and its --set"

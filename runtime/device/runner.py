@@ -133,7 +133,6 @@ class DeviceRunner:
         index = torch.cat([filled + row * count for row in range(rows)])
         words = [[_signed(part[place]) for place in filled.tolist()] for part in (seeds, images)]
         keys = torch.tensor(words, dtype=torch.int64, device=self._device)
-        self.clock.restart()
         self._steps, slot_hidden = 0, None if hidden is None else hidden[index]
         with self.clock:
             if low is not None:

@@ -215,7 +215,8 @@ def needed_bytes(
 ) -> int:
     """Return the bytes of a batch's buffers without weights; the largest logits of a pass count twice.
 
-    The float64 residual of each node's row counts too, whether or not the rule keeps it. See `State.allocate` for the
+    The scores of the condition's pass (in the model's type, and twice in float32) count where they are larger. The
+    float64 residual of each node's row counts too, whether or not the rule keeps it. See `State.allocate` for the
     arguments, and for the error that it raises.
     """
     meta = torch.device("meta")
@@ -224,7 +225,8 @@ def needed_bytes(
     features = rows * batch * target.dim * dtype.itemsize * (envelope.nodes + 2 * envelope.frontier)
     buffers = _tensors(tuple(getattr(state, field.name) for field in fields(state)))
     residuals = 8 * batch * envelope.nodes * target.vocab_size
-    return logits + features + residuals + sum(tensor.nbytes for tensor in buffers)
+    prefill = rows * batch * target.heads * prefix**2 * (dtype.itemsize + 8)
+    return max(logits + features, prefill) + residuals + sum(tensor.nbytes for tensor in buffers)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

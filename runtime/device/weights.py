@@ -19,9 +19,9 @@ from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.models.decoder import Decoder
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, aligned
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.zoo.load import Located
 
 _STORED: Final = {
@@ -137,7 +137,7 @@ def embed_ids(table: Tensor, codes: int, tokens: Tensor, outside: Tensor | None)
 
 
 @torch.no_grad()
-def read_decoder(decoder: ElsewhereDecoder, device: torch.device) -> Decoder:
+def read_decoder(decoder: ConfigOnlyDecoder, device: torch.device) -> Decoder:
     """Read a folder's decoder to a device, in its manifest's precision; EngineError if something is missing."""
     name, stored = decoder.located.manifest.name, stored_weights(decoder.located)
     # The export adds a drafter's bias to its embeddings.

@@ -202,9 +202,9 @@ def load_decoder(
 
         return load_onnx(name, kind, folder, replace(context or EngineContext(), backend=backend))
     if backend == DEVICE:
-        from underpaint.runtime.engines.elsewhere import load_elsewhere
+        from underpaint.runtime.engines.config_only import load_config_only
 
-        return load_elsewhere(name, locate(name, kind, folder))
+        return load_config_only(name, locate(name, kind, folder))
     from underpaint.runtime.engines.tensorrt_files import backend_module
 
     backend_module(backend)

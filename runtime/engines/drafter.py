@@ -216,6 +216,11 @@ class EngineDrafter:
         fed = np.array([*self._tokens, root], dtype=np.int64)
         cells = self.engine.cache.length - self.prompt_positions + np.arange(fed.size)
         features = self._features[0] if len(self._features) == 1 else np.concatenate(self._features, axis=1)
+        most = self.decoder.max_positions(self.engine.rows) or fed.size
+        while fed.size > most:  # more tokens than one pass takes, after many cycles without a draft
+            self.engine.run(fed[:most], cells[:most], causal(most), features=features[:, :most])
+            self.engine.cache.commit(slice(None))
+            fed, cells, features = fed[most:], cells[most:], features[:, most:]
         result = self.engine.run(fed, cells, causal(fed.size), features=features, chain_levels=levels, tree=tree)
         self.engine.cache.commit(slice(None))
         self._tokens = []

@@ -270,14 +270,18 @@ def open_on_gpu(
         backend: The provider and the GPU.
         options: Creates the `onnxruntime.SessionOptions` of a session.
         plain: The decoder, if the graph runs its plain passes, else None. If the provider takes every node of the
-            graph, the passes are captured as CUDA graphs, and TensorRT gets their shapes.
+            graph, the passes are captured as CUDA graphs. TensorRT gets their shapes instead, and captures nothing.
 
     Raises:
         EngineError: The session cannot be opened, or fell back to the CPU.
     """
     import torch  # noqa: F401  # its CUDA libraries are those that the provider finds
 
-    capture, shapes = plain is not None, None if plain is None else pass_shapes(plain)
+    # The TensorRT provider keeps one graph per session, and would replay it for passes of every size.
+    capture = plain is not None and backend.name != _TENSORRT
+    shapes = None if plain is None else pass_shapes(plain)
+    if backend.name == _TENSORRT:  # the provider creates its own folder, but not those above it
+        user_cache_folder().mkdir(parents=True, exist_ok=True)
     while True:
         chosen, session_options = backend.options(capture, shapes), options()
         try:

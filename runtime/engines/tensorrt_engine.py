@@ -24,9 +24,9 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.weights import embed_ids, stored_weights
 from underpaint.runtime.engines import tensorrt_runtime
 from underpaint.runtime.engines.cache import KeyValueCache
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder, load_config_only
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, InPlaceMemory, aligned, bind_layers, check_free, host_places
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, call_kind, check_cells
 from underpaint.runtime.engines.pass_inputs import PassInputs, fill
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, check_rows, part_of, read_record
@@ -41,7 +41,7 @@ _DEVICE: Final = "cuda"
 class _Open:
     """The plans, weights and embeddings of a decoder, which all its open engines share."""
 
-    def __init__(self, decoder: ElsewhereDecoder, backend: str, module: ModuleType) -> None:
+    def __init__(self, decoder: ConfigOnlyDecoder, backend: str, module: ModuleType) -> None:
         device = torch.device(_DEVICE)
         self.plans = tensorrt_runtime.open_plans(decoder, backend, module, device)
         self.embeddings = stored_weights(decoder.located).embeddings(decoder.config, device)
@@ -68,7 +68,7 @@ class TensorRTDecoder:
     live: the state that open engines share; it is freed, with its GPU memory, when the last engine closes.
     """
 
-    decoder: ElsewhereDecoder
+    decoder: ConfigOnlyDecoder
     backend: str
     module: ModuleType
     live: WeakValueDictionary[str, _Open] = field(default_factory=WeakValueDictionary)
@@ -127,7 +127,7 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTD
     """
     module = backend_module(backend)
     tensorrt_runtime.gpu_name()
-    decoder = TensorRTDecoder(load_elsewhere(name, locate(name, kind, folder)), backend, module)
+    decoder = TensorRTDecoder(load_config_only(name, locate(name, kind, folder)), backend, module)
     _ = decoder.row_counts  # raises if the folder has no plans
     return decoder
 
@@ -230,6 +230,7 @@ class TensorRTEngine:
 
     def _bucket(self, shared: _Open, count: int) -> _Bucket:
         if count not in self._buckets:
+            self._stream.wait_stream(torch.cuda.current_stream())  # warm-up passes overwrite what commits still read
             with torch.cuda.stream(self._stream):
                 self._buckets[count] = self._make(shared, count)
             for plan in shared.plans:
@@ -280,7 +281,6 @@ class TensorRTEngine:
 
     def _capture(self, run: Callable[[], None], bound: Sequence[BoundPass]) -> torch.cuda.CUDAGraph | None:
         """Capture the pass as a CUDA graph; return None if the plans cannot be captured."""
-        self._stream.wait_stream(torch.cuda.current_stream())
         for _ in range(_WARM_UPS):
             run()
         self._stream.synchronize()

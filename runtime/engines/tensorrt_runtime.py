@@ -14,8 +14,8 @@ from underpaint.artifacts.decoder_graph import CELLS, FEATURES, past_key
 from underpaint.artifacts.device_graph import HEAD, LAYERS, SEES, PassSize
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.device.weights import stored_weights
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, build_again, part_of, paths, read_engine
 
 _TYPES: Final = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "int64", "BOOL": "bool"}
@@ -168,7 +168,7 @@ class Plans(NamedTuple):
 
 
 def open_plans(
-    decoder: ElsewhereDecoder,
+    decoder: ConfigOnlyDecoder,
     backend: str,
     module: ModuleType,
     device: torch.device,
@@ -185,7 +185,7 @@ def open_plans(
     runtimes = []
     for part in (LAYERS, HEAD):
         name = part_of(manifest.name, part, for_device)
-        file = read_engine(folder, name, backend, manifest, module.__version__, gpu_name(), again)
+        file = read_engine(folder, name, backend, manifest, module.__version__, gpu_name(device.index or 0), again)
         runtime = module.Runtime(module.Logger(module.Logger.ERROR))
         if file.record.version_compatible:
             runtime.engine_host_code_allowed = True  # a plan may contain the runtime of its own version

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import underpaint.runtime.device.language  # noqa: F401  (before a test's export imports Triton, to compile)
+import underpaint.runtime.device.launch  # noqa: F401  (before a test's export imports Triton, to compile)
 from tests.cli.bad_commands import COMMANDS
 from tests.cli.bad_files import make_files
 from tests.cli.program import listing, run_program, subcommands

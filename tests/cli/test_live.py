@@ -55,11 +55,15 @@ def test_generate_and_evaluate_draw_batches(emu3, tmp_path, monkeypatch):
     assert {one["batch"] for one in batch.values()} == {2}
     done = run_program(f"evaluate {common} --methods sjd --batch 2 --out out", tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
-    rows = json.loads((tmp_path / "out" / "evaluate.json").read_text())["rows"]
-    assert {row["method"]: (row["batch"], row["images"], row["identical_to_ar"]) for row in rows} == {
+    results = json.loads((tmp_path / "out" / "evaluate.json").read_text())
+    assert results["model"]["batch"] == 2
+    assert {row["method"]: (row["batch"], row["images"], row["identical_to_ar"]) for row in results["rows"]} == {
         "ar": (2, 3, 1.0),
         "sjd": (2, 3, 1.0),
     }
+    done = run_program(f"evaluate {common} --methods sjd --jobs 0 --out out", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "belongs to another comparison (it differs in model)" in " ".join(done.err.split())
     done = run_program(f"evaluate {common} --batch 2 --jobs 2 --out two", tmp_path, monkeypatch)
     assert done.code == 2
     assert "--batch needs --live, and draws in this process" in " ".join(done.err.split())

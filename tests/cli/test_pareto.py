@@ -8,7 +8,7 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
 from underpaint.runtime.evaluation import drawer
-from underpaint.runtime.evaluation.pareto import is_pareto_optimal, variants
+from underpaint.runtime.evaluation.pareto import MOST_VARIANTS, is_pareto_optimal, variants
 from underpaint.runtime.evaluation.report_row import ReportRow
 
 FEW = ("--vary", "mulo.tau=0,0.2", "--vary", "mulo.radius=0,1", "--methods", "eagle2", "--prompts-count", "2")
@@ -46,6 +46,16 @@ def test_semicolons_stand_between_values_that_have_commas():
         ("window=2",),
         ("window=3",),
     ]
+
+
+def test_a_method_that_is_named_and_varied_is_drawn_both_ways():
+    combinations = variants(["zipar.window=2,3"], ["zipar.preset=1"], ["ar", "zipar"])
+    assert [one.label for one in combinations] == ["ar", "zipar", "zipar window=2", "zipar window=3"]
+    assert [one.settings for one in combinations[1:3]] == [("preset=1",), ("preset=1", "window=2")]
+    windows = ",".join(map(str, range(MOST_VARIANTS)))
+    assert len(variants([f"zipar.window={windows}"], [], [])) == MOST_VARIANTS
+    with pytest.raises(ValueError, match="at most 500 methods and variants, got 501"):
+        variants([f"zipar.window={windows}"], [], ["zipar"])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from underpaint.models.text import CaptionedTarget, new_drafter, share_ends
 from underpaint.runtime.engines.target import EngineTarget
 
 with suppress(ImportError):  # before PyTorch's exporter imports Triton to compile: on the CPU kernels are interpreted
-    import underpaint.runtime.device.language  # noqa: F401
+    import underpaint.runtime.device.launch  # noqa: F401
 
 ORIGIN = Origin("random weights", "a test", "none")
 CONFIG = DecoderConfig(dim=32, layers=2, heads=2, hidden=96, vocab_size=17, grid_side=4, prefix=3, condition="external")

@@ -1,6 +1,7 @@
 """ONNX Runtime engines: whatever the tree and the history, they compute what the torch modules compute."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -267,6 +268,32 @@ def test_a_verdict_brings_true_features_and_forgets_the_draft(family: Family) ->
         done += accepted + 1
     distributions = drafter.expand(TOKENS[done : done + 1], np.array([-1]))
     np.testing.assert_allclose(distributions[0], draft_reference(family, TOKENS, done + 1, TOKENS[:0]), atol=1e-5)
+
+
+def test_tokens_that_no_draft_read_are_fed_in_parts_where_a_pass_is_small(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After many cycles without a draft they are more than one pass of an engine with fixed sizes takes."""
+    drafter, sizes = open_drafter(family), list[int]()
+    monkeypatch.setattr(type(drafter.decoder), "max_positions", lambda self, rows: 2)
+    run = drafter.engine.run
+
+    def noted(tokens: IntArray, *arguments: Any, **options: Any) -> Any:
+        sizes.append(len(tokens))
+        return run(tokens, *arguments, **options)
+
+    monkeypatch.setattr(drafter.engine, "run", noted)
+    scored = draft_features(family, TOKENS)
+    assert scored.features is not None
+    drafter.begin(Scored(scored.probs[:1], scored.features[:, :1]))
+    sizes.clear()
+    for done in range(5):
+        rows = slice(done + 1, done + 2)
+        verdict = Verdict((), int(TOKENS[done + 1]))
+        drafter.commit(chain(TOKENS[done : done + 1]), verdict, Scored(scored.probs[rows], scored.features[:, rows]))
+    distributions = drafter.expand(TOKENS[5:6], np.array([-1]))
+    np.testing.assert_allclose(distributions[0], draft_reference(family, TOKENS, 6, TOKENS[:0]), atol=1e-5)
+    assert sizes == [2, 2, 2]
 
 
 def test_a_drafter_says_what_it_cannot_do(family: Family) -> None:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from tests.conformance.runtimes import CPU, CUDA, RUNTIMES, TENSORRT, least_version, undocumented
 from underpaint.export.device_engines import bare_graphs
 from underpaint.export.graph import OPSET
-from underpaint.runtime.engines.elsewhere import load_elsewhere
+from underpaint.runtime.engines.config_only import load_config_only
 from underpaint.zoo.load import FOLDER, locate
 
 SHIPPED = sorted(FOLDER.glob("*.onnx"))
@@ -43,7 +43,7 @@ def test_shipped_graphs_have_what_the_runtimes_document(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["target64", "target128", "drafter64", "drafter128"])
 def test_graphs_that_plans_are_built_from_are_documented(name: str) -> None:
-    decoder = load_elsewhere(name, locate(name, name.rstrip("0123456789"), FOLDER))
+    decoder = load_config_only(name, locate(name, name.rstrip("0123456789"), FOLDER))
     for content in bare_graphs(decoder, places=64):
         model = onnx.load_from_string(content)
         assert not undocumented(model, TENSORRT)

@@ -19,8 +19,8 @@ from underpaint.models.decoder import Decoder
 from underpaint.models.layers import Layer
 from underpaint.models.text import new_drafter, with_condition_table
 from underpaint.runtime.device.weights import StoredWeights, read_decoder
+from underpaint.runtime.engines.config_only import load_config_only
 from underpaint.runtime.engines.context import EngineContext, open_session
-from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.training.grids import on_grid
 from underpaint.zoo.load import Located
 
@@ -143,6 +143,6 @@ def test_a_drafter_keeps_the_codes_of_its_rounded_target(tmp_path: Path, eight_b
     assert (stored["embedding"].dtype, stored["fc_feature"].dtype) == (np.int8, np.float16)
     assert stored["head"].dtype == (np.uint8 if eight_bits else np.int8)
     located = Located(tmp_path / manifest.file, manifest)
-    read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
+    read = read_decoder(load_config_only("", located), torch.device("cpu"))
     torch.testing.assert_close(read.codes.weight, target.codes.weight, rtol=0, atol=0)
     torch.testing.assert_close(read.head.weight, target.head.weight, rtol=0, atol=0.01 if eight_bits else 0)

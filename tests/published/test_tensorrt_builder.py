@@ -22,8 +22,8 @@ from underpaint.export.device_engines import bare_graphs, build_folder, profile,
 from underpaint.export.tensorrt_build import EngineBuilder, Profile, timing_file
 from underpaint.models.decoder import Decoder, initialise
 from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder, load_config_only
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
 from underpaint.zoo.load import locate, manifest
 
 tensorrt = pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
@@ -32,16 +32,16 @@ BUILDER = EngineBuilder(tensorrt, BACKEND, "any")
 PLACES = 64
 
 
-def decoder_of(folder: Path) -> ElsewhereDecoder:
-    return load_elsewhere("target", locate("target", "target", folder))
+def decoder_of(folder: Path) -> ConfigOnlyDecoder:
+    return load_config_only("target", locate("target", "target", folder))
 
 
-def profiles_of(decoder: ElsewhereDecoder, *counts: int) -> list[Profile]:
+def profiles_of(decoder: ConfigOnlyDecoder, *counts: int) -> list[Profile]:
     return [profile(layers_inputs(decoder.config), (1, 2), PassSize(count, count, PLACES)) for count in counts]
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> ElsewhereDecoder:
+def small(tmp_path_factory: pytest.TempPathFactory) -> ConfigOnlyDecoder:
     work = tmp_path_factory.mktemp("engines")
     save_llamagen(work / "c2i.pt", captions=False)
     options = LoadOptions(heads=HEADS, grid_side=SIDE)
@@ -84,7 +84,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 def test_attention_is_fused_over_caches_that_are_updated_in_place(
-    small: ElsewhereDecoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    small: ConfigOnlyDecoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     networks = spied(monkeypatch)
     graph, _ = bare_graphs(small, PLACES)
@@ -122,7 +122,7 @@ def test_which_attention_nvidia_fuses(kind: str, width: int, fused: bool) -> Non
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
-def test_stripped_plans_are_built_where_there_is_a_gpu_only(small: ElsewhereDecoder) -> None:
+def test_stripped_plans_are_built_where_there_is_a_gpu_only(small: ConfigOnlyDecoder) -> None:
     """Why weights are inputs. A later package that builds them without a GPU ends this."""
     messages: list[str] = []
 
@@ -148,7 +148,7 @@ def test_stripped_plans_are_built_where_there_is_a_gpu_only(small: ElsewhereDeco
 
 
 def test_float32_is_not_rounded_by_the_builder(
-    small: ElsewhereDecoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    small: ConfigOnlyDecoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """TF32, which keeps 10 bits of each factor, is a builder's default; no factor of half precision has more."""
     built, flag = spied(monkeypatch), tensorrt.BuilderFlag
@@ -184,7 +184,7 @@ class MeasuringConfig:
 
 
 def test_measured_kernels_are_taken_on_the_gpu_that_they_were_measured_on(
-    small: ElsewhereDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: ConfigOnlyDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They lie with the user's caches, by version and GPU; another GPU's are refused, whatever the file is called."""
     configs: list[MeasuringConfig] = []
@@ -221,7 +221,7 @@ def test_measured_kernels_are_taken_on_the_gpu_that_they_were_measured_on(
     assert {place.parent for place in places} == {user_cache_folder() / "timing"}
 
 
-def test_a_graph_that_the_builder_refuses_is_named(small: ElsewhereDecoder, tmp_path: Path) -> None:
+def test_a_graph_that_the_builder_refuses_is_named(small: ConfigOnlyDecoder, tmp_path: Path) -> None:
     """A cache whose length is free, which the cache layer does not take."""
     graph, _ = bare_graphs(small, None)
     with pytest.raises(EngineError, match=r"(?s)layers: tensorrt_rtx cannot read it: .*static sequence"):
@@ -251,7 +251,7 @@ for model in sys.argv[2:]:
 """
 
 
-def test_polygraphy_reads_the_graphs_with_tensorrt_and_runs_them(small: ElsewhereDecoder, tmp_path: Path) -> None:
+def test_polygraphy_reads_the_graphs_with_tensorrt_and_runs_them(small: ConfigOnlyDecoder, tmp_path: Path) -> None:
     """NVIDIA's own tool: TensorRT's parser on what is built, ONNX Runtime on the graphs as they lie in the folder."""
     pytest.importorskip("polygraphy", reason="the extra 'dev' is not installed")
     bare = tmp_path / "layers.onnx"

@@ -154,6 +154,7 @@ def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> Non
     checked = CliRunner().invoke(underpaint, ["check", str(tmp_path / "out"), "--no-greedy"])
     assert checked.exit_code == 0, checked.output
     assert "unseen: largest / mean error" in checked.output
+    assert "greedy decoding" not in checked.output, "nothing is said of a comparison that was not made"
 
 
 def test_a_model_without_guidance_is_drawn_without_by_default(tmp_path: Path) -> None:

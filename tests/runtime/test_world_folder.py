@@ -36,8 +36,8 @@ from underpaint.models.checkpoints import load_drafter, load_target, load_whole
 from underpaint.models.text import with_condition_table
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw, noise_of
+from underpaint.runtime.engines.config_only import load_config_only
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.runtime.engines.engine import PassOutput
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.evaluation.comparison import read_conditions
@@ -171,14 +171,14 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
     round_to_scaled_rows(target)
     for name, grid in (("target64", 8), ("target128", 16)):
         located = load.locate(name, "target", models)
-        read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
+        read = read_decoder(load_config_only("", located), torch.device("cpu"))
         expected = with_condition_table(on_grid(target, grid)).state_dict()
         assert read.state_dict().keys() == expected.keys()
         for key, value in read.state_dict().items():
             torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
     trained_state = load_drafter(runs / "drafter" / CHECKPOINT, target.decoder).state_dict()
     drafters = [load.locate(f"drafter{side}", "drafter", models) for side in (64, 128)]
-    low, high = (read_decoder(load_elsewhere("", one), torch.device("cpu")).state_dict() for one in drafters)
+    low, high = (read_decoder(load_config_only("", one), torch.device("cpu")).state_dict() for one in drafters)
     assert low.keys() == high.keys() == trained_state.keys()
     for key, value in high.items():
         torch.testing.assert_close(value, low[key], rtol=0, atol=0)
@@ -189,7 +189,7 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
 def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: Path) -> None:
     folder = copytree(models, tmp_path / "models")
     located = load.locate("target64", "target", folder)
-    decoder = load_elsewhere("target64", located)
+    decoder = load_config_only("target64", located)
     _, head = write_device_graphs(decoder)
     features = np.random.default_rng(0).standard_normal((2, 3, decoder.config.dim)).astype(np.float32)
     (logits,) = ReferenceEvaluator(str(head)).run(None, {"features": features})

@@ -156,7 +156,17 @@ def test_other_gpus_compile_each_kernel_s_heaviest_launch_and_all_with_many_regi
         ("heavy", 40),
     ]
     kernels = [Compiled(name, 90, count, 0, 0, 4, 1, 0, 0) for name, count in registers]
-    assert heaviest(["a", "b", "c", "d", "e", "f"], kernels) == ["b", "d", "e"]
+    kernels[2] = kernels[2]._replace(shared=102_000)
+    assert heaviest(["a", "b", "c", "d", "e", "f"], kernels) == ["b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(("capability", "most"), [(80, 166_912), (90, 232_448), (120, 101_376)])
+def test_a_kernel_that_needs_more_shared_memory_than_its_gpu_has_exceeds_the_budget(capability: int, most: int) -> None:
+    from tools.compile_ahead import Compiled, budget
+
+    kernel = Compiled("product", capability, 100, 0, most, 4, 1, 0, 0)
+    assert budget().holds(kernel)
+    assert not budget().holds(kernel._replace(shared=most + 1))
 
 
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
@@ -180,5 +190,5 @@ def test_further_layers_launch_the_same_kernels(
 
 def test_interpreting_leaves_the_environment_alone() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    program = "import os, underpaint.runtime.device.language; assert 'TRITON_INTERPRET' not in os.environ"
+    program = "import os, underpaint.runtime.device.launch; assert 'TRITON_INTERPRET' not in os.environ"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)

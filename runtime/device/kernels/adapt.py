@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 
 class AdaptState(NamedTuple):

@@ -14,7 +14,7 @@ from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import DRAWN, copy_row, draw, draw_excess, flip
 from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class OpeningRows(NamedTuple):
@@ -68,7 +68,7 @@ def lay_adaptive_kernel(
     ends = tl.load(filled + image * S + prefix + every * W + W - 1, every < H, other=0)
     first = tl.sum(ends.to(tl.int64), axis=0)
     opened = tl.sum((reached > 0).to(tl.int64), axis=0)
-    above = tl.load(columns + image * H + opened - 1)
+    above = tl.load(columns + image * H + opened - 1, opened > 0, other=0)
     lane = tl.arange(0, LANES).to(tl.int64)
     row = first + lane
     inside = (lane < T - 1) & (row < tl.where(going, opened, 0))

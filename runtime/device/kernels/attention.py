@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, processors, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, processors, tl
 
 WORD = 64
 """New positions per int64 word of a mask."""

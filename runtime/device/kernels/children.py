@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
 """Tokens in which one program finds the likeliest ones; the last program of an image merges the results."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from underpaint.runtime.device.kernels.adapt import Adapting, adapt
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class Handed(NamedTuple):

@@ -8,7 +8,7 @@ from torch import Tensor
 from underpaint.runtime.device.kernels.row_maths import PARTS, flip, goal_of, part_at, row_sum, scale_for
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
-from underpaint.runtime.device.language import kernel, launch, tl
+from underpaint.runtime.device.launch import kernel, launch, tl
 
 INDEPENDENT = tl.constexpr(0)
 MAXIMAL = tl.constexpr(1)

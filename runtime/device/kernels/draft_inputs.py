@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 @kernel

@@ -11,7 +11,7 @@ from underpaint.runtime.device.kernels.probs import guided_values, is_finite, sa
 from underpaint.runtime.device.kernels.row_maths import PARTS, draw_several, whole_parts
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
 from underpaint.runtime.device.kernels.walk import tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class DrawnRows(NamedTuple):

@@ -12,7 +12,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
 from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class FrontPass(NamedTuple):

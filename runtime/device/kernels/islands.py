@@ -13,7 +13,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.probs import row_masses, sampler_values
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class IslandBuffers(NamedTuple):

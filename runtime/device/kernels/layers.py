@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.models.layers import QK_NORM_EPS
-from underpaint.runtime.device.language import PROCESSORS, kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import PROCESSORS, kernel, launch, next_power_of_2, tl
 
 PLAIN = tl.constexpr(0)
 GATE = tl.constexpr(1)
@@ -218,10 +218,14 @@ def product(
         half = max(16, next_power_of_2(to.half))
         tile = half if scales else min(half, tile if lines > 16 else 16)
         tiles = columns // (2 * to.half) * -(-to.half // tile)
+    size, pair = hidden.element_size(), 1 if kind == PLAIN.value else 2
+    part = min(32 if size > 2 else 128 if lines <= 16 else 64, max(16, next_power_of_2(width)))
+    # Three buffers of a stage, and one of `hidden` to convert: RTX and L4 cards have 101,376 bytes of shared memory.
+    stages = 4 if (3 * (block + pair * tile) + block) * part * size < 100_000 else 3
     launch(
         product_kernel,
         (tiles, -(-lines // block)),
-        weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * hidden.element_size(),
+        weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * size,
         hidden,
         hidden if norm is None else norm[0],
         weight,
@@ -240,7 +244,7 @@ def product(
         EPS=QK_NORM_EPS,
         MBLOCK=block,
         NBLOCK=tile,
-        KBLOCK=min(32 if hidden.element_size() > 2 else 128 if lines <= 16 else 64, max(16, next_power_of_2(width))),
+        KBLOCK=part,
         warps=8 if block == most else 4,
-        stages=4,
+        stages=stages,
     )

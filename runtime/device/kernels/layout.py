@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.uniforms import UniformBuffers, draw_noise, quarters_of
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class Progress(NamedTuple):

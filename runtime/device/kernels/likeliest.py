@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.probs import row_masses
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 GROUP = 16
 """Neighbouring tokens that their largest represents until the groups of the likeliest tokens are known."""

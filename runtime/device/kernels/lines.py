@@ -10,7 +10,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class LineBuffers(NamedTuple):

@@ -33,7 +33,7 @@ from underpaint.runtime.device.kernels.likeliest import (
 from underpaint.runtime.device.kernels.probs import sampler_values
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class Pool(NamedTuple):

@@ -4,7 +4,7 @@ A pass over the row keeps each lane's nearest token. The nearest of all lanes is
 for the next one.
 """
 
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 
 @kernel

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from underpaint.algos.accept.lantern import Lantern, LanternPP
 from underpaint.algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 NONE: tl.constexpr = tl.constexpr(0)
 ABSOLUTE: tl.constexpr = tl.constexpr(1)

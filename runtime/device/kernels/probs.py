@@ -12,7 +12,7 @@ from torch import Tensor
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.kernels.row_maths import one_hot, row_argmax
 from underpaint.runtime.device.kernels.walk import tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Kinds of sibling draws, as distinguished by `algos.accept.walk.proposal_distributions`."""
 
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.language import tl
+from underpaint.runtime.device.launch import tl
 
 IID: tl.constexpr = tl.constexpr(0)
 WITHOUT: tl.constexpr = tl.constexpr(1)

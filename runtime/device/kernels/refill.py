@@ -4,7 +4,7 @@ from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces
 from underpaint.runtime.device.kernels.walk import BatchTree, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 EVENLY = tl.constexpr(0)
 LEFT = tl.constexpr(1)

@@ -10,7 +10,7 @@ from underpaint.runtime.device.kernels.row_maths import PARTS, copy_row, one_hot
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces
 from underpaint.runtime.device.kernels.walk import BatchTree, lane_of, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 REFILLED = 4
 """New cells per cycle, to count instructions; `jacobi-lookup` on the shipped target at 128 px has 2.0 on average."""

@@ -11,7 +11,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.islands import IslandBuffers
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 _TILE = 64
 """Cells per program, and cells that these are compared with at a time."""

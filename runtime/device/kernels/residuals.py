@@ -8,7 +8,7 @@ subtracted there too, although siblings without replacement cannot propose the t
 
 from underpaint.runtime.device.kernels.row_maths import PARTS, UNIT, add_parts, goal_of, part_at, scale_for
 from underpaint.runtime.device.kernels.walk import lane_of
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 LEAST = tl.constexpr(2.0**-50)
 """Share of a row: a smaller sum of differences is taken for rounding."""

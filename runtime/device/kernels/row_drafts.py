@@ -13,7 +13,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import EVENLY, POINT
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 ROW_ROLES = (Role.REFILL, Role.ACCEPT, Role.RESIDUAL, Role.DRAFT)
 """Roles whose noise is drawn by cell, in the order of `RowDrafts.uniforms`."""

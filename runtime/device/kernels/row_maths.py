@@ -3,7 +3,7 @@
 Every function loops over tiles of BLOCK values. `walk.tile` gives one tile for a row that fits into registers.
 """
 
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 EVENLY = tl.constexpr(0)
 POINT = tl.constexpr(1)

@@ -11,7 +11,7 @@ from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, draw_excess, flip, offered
 from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 KEPT = tl.constexpr(1)
 REDRAWN = tl.constexpr(2)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.attention import Filled
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 @kernel

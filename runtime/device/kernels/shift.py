@@ -12,7 +12,7 @@ from underpaint.runtime.device.kernels.lookup_table import LookupBuffers
 from underpaint.runtime.device.kernels.row_maths import copy_row, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 _TILE = 512
 """Values of a row that one program moves, row after row; few, so that every multiprocessor gets some."""

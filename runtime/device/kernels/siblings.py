@@ -10,7 +10,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.walk import Shape, conclude, drafted_row, takes_part
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 
 class Choices(NamedTuple):

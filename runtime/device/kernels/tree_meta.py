@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 MOST_NODES = 64
 """Largest number of nodes of a tree: one int64 holds a mask of them."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 _BLOCK = 64
 """Nodes whose counters share all words but the lowest, as in `algos.chance`."""

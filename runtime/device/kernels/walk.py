@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from torch import Tensor
 
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 GOING: Final = 0
 DONE: Final = 1

@@ -25,7 +25,7 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     tile,
 )
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 MOST_RATIO = tl.constexpr(REFERENCE_MOST)
 

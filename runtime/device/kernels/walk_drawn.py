@@ -22,7 +22,7 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     tile,
 )
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
 @kernel

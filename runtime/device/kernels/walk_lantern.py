@@ -18,7 +18,7 @@ from underpaint.runtime.device.kernels.walk import (
     tile,
 )
 from underpaint.runtime.device.kernels.walk_pooled import pooled_walk
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 LITTLE = tl.constexpr(2.0**-16)
 """Share of the last sum: below it, subtraction leaves too few digits. A child is rejected with a probability equal to

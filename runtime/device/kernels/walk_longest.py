@@ -26,7 +26,7 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     tile,
 )
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 FIRST = tl.constexpr(0)
 """Only the first of the siblings that pass goes on; the path ends at the deepest node."""

@@ -17,7 +17,7 @@ from underpaint.runtime.device.kernels.walk import (
     takes_part,
 )
 from underpaint.runtime.device.kernels.walk_block import MOST_RATIO, chain_odds, chain_walk
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 
 @kernel

@@ -26,7 +26,7 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     tile,
 )
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
 @kernel
@@ -176,7 +176,7 @@ def walk_traversal_kernel(
             if KIND == POINTS:
                 weight, mass, gone = reject_points(row, tokens, stop, weight, V, CHILDREN, TILE)
                 again = tl.max(((tokens == token) & (gone == 1)).to(tl.int32), axis=0)
-                whole_own = tl.where(again == 1, 0, whole(tl.load(row + token)))
+                whole_own = tl.where(again == 1, 0, whole(tl.load(row + token, token >= 0, other=0.0)))
                 own = whole_own.to(tl.float64) / tl.maximum(mass, 1).to(tl.float64)
                 chance = tl.full((), 1.0, tl.float64)
                 refused = tl.where(gone == 1, tokens, -1)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.algos.chance import Role
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 WINDOW_ROLES = (Role.DRAFT, Role.COUPLE, Role.REFILL)
 """Roles whose noise a window draws by cell, in the order of `WindowBuffers.uniforms`."""

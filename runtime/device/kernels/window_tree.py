@@ -6,7 +6,7 @@ from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore, row_parts
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 @kernel

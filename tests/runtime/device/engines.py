@@ -23,8 +23,8 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs, onnx_graphs
 from underpaint.runtime.device.forwards import Cache, DeviceDecoder
 from underpaint.runtime.device.weights import stored_weights
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.methods.trees.device import TreeForm
 from underpaint.zoo.load import Located
 
@@ -37,7 +37,7 @@ DRAFTER = replace(SMALL, layers=1, drafter=True, condition="none", cond_ids=0)
 ONE_THREAD = EngineContext(threads=1)
 
 
-def exported(model: Decoder, folder: Path, form: GraphFormat | None = None, name: str = "target") -> ElsewhereDecoder:
+def exported(model: Decoder, folder: Path, form: GraphFormat | None = None, name: str = "target") -> ConfigOnlyDecoder:
     """A decoder in a folder, with its graphs for the device runtime beside it."""
     form = form or GraphFormat()
     path = folder / f"{name}.onnx"
@@ -47,7 +47,7 @@ def exported(model: Decoder, folder: Path, form: GraphFormat | None = None, name
         name, "drafter" if model.config.drafter else "target", path.name, "", 0, "", "", "", asdict(config)
     )
     located = Located(path, replace(manifest, weights=WeightsEntry(f"{name}.safetensors", 0, "of a test")))
-    decoder = ElsewhereDecoder(name, config, located)
+    decoder = ConfigOnlyDecoder(name, config, located)
     write_device_graphs(decoder)
     return decoder
 
@@ -56,7 +56,7 @@ def on_onnx(model: Decoder, folder: Path, rows: int, name: str = "target") -> En
     return over(exported(model, folder, name=name), rows)
 
 
-def over(decoder: ElsewhereDecoder, rows: int, engine: EngineGraphs | None = None) -> EngineForward:
+def over(decoder: ConfigOnlyDecoder, rows: int, engine: EngineGraphs | None = None) -> EngineForward:
     """A forward by an engine, ONNX Runtime where none is given."""
     embeddings = stored_weights(decoder.located).embeddings(decoder.config, CPU)
     return EngineForward(decoder.config, embeddings, rows, engine or onnx_graphs(decoder, ONE_THREAD))

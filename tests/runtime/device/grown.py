@@ -19,7 +19,7 @@ from underpaint.runtime.device.kernels import children, likeliest
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.probs import sampled_probs
 from underpaint.runtime.device.kernels.uniforms import UniformBuffers
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 from underpaint.runtime.device.state import State
 
 MAX_NODES = 12

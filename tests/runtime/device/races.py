@@ -28,7 +28,7 @@ import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.runtime.device import interpreter as shortcuts
-from underpaint.runtime.device.language import INTERPRETED
+from underpaint.runtime.device.launch import INTERPRETED
 
 assert INTERPRETED
 from triton.runtime import interpreter  # noqa: E402

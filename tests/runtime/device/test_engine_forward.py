@@ -183,7 +183,7 @@ def test_passes_are_those_that_the_program_makes(by_engine: Pair) -> None:
     seen: set[tuple[bool, int, int]] = set()
     for name in METHODS:
         seen.clear()
-        pair = Pair(*(Told(one.config, one.embeddings, 2, one._engine) for one in by_engine))
+        pair = Pair(*(Told(one.config, one.embeddings, 2, one.engine) for one in by_engine))
         cycle = cycle_of(pair, method(name, 1), 2)
         begin(cycle, (0, 1))
         with torch.no_grad():

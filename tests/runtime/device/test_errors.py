@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,10 +11,12 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.kernels.row_maths import PARTS
 from underpaint.runtime.device.kernels.walk import MOST_TOKENS, tile
 from underpaint.runtime.device.rules import load_form
+from underpaint.runtime.methods.multi_scale.device import MOST_CODES, RepairForm
 from underpaint.runtime.methods.registry import METHODS
 from underpaint.runtime.methods.trees.device import TreeForm
 
@@ -75,6 +78,15 @@ def test_named_methods_that_have_a_form(temperature: float) -> None:
     } <= with_form
     assert {"sjd", "scd-maximal", "scd-gumbel", "jacobi-lookup", "sjd-pac", "pjd"} <= with_form
     assert with_form.isdisjoint({"roofline", "roofline+lantern", "vvs"})
+
+
+def test_mulo_sd_is_refused_for_codes_that_exceed_the_shared_memory_of_small_gpus() -> None:
+    near = np.empty((MOST_CODES, 0), dtype=np.int64)
+    repair = Repair("local", 0, "islands", None, False, "stale")
+    form = RepairForm(near, 0.3, repair, 2, SamplingParams(), SamplingParams())
+    assert form.layout(Grid(4, 4), MOST_CODES, None, 1).envelope.nodes > 0
+    with pytest.raises(ValueError, match="expected at most 16,384 codes, got 16,385"):
+        form.layout(Grid(4, 4), MOST_CODES + 1, None, 1)
 
 
 def test_a_vocabulary_of_more_parts_than_a_draw_has_is_refused() -> None:

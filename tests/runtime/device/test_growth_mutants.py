@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS, by_device, by_host
 from underpaint.algos.draft import POLICIES
 from underpaint.runtime.device.kernels import growth, likeliest, opt_tree
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 VOCAB = 23
 POLICY_SETTINGS = {

@@ -35,7 +35,7 @@ from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
 from underpaint.runtime.device.kernels.uniforms import UniformBuffers
 from underpaint.runtime.device.kernels.walk import BatchTree
-from underpaint.runtime.device.language import kernel, launch, tl
+from underpaint.runtime.device.launch import kernel, launch, tl
 from underpaint.strategies import distributions, shapes
 
 

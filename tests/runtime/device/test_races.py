@@ -16,7 +16,7 @@ from tests.runtime.device.trees import by_device, cases
 from underpaint.algos.accept import RULES
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.kernels import attention
-from underpaint.runtime.device.language import kernel, launch, tl
+from underpaint.runtime.device.launch import kernel, launch, tl
 
 
 @pytest.fixture(autouse=True)

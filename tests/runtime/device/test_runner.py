@@ -1,7 +1,14 @@
 """Batches on the device: short ones are filled up, larger ones refused, and what ended tells why."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+from torch.cuda._utils import _get_device_index
 
 from tests.runtime.device.tables import TableForward, TableHost, Tables
 from underpaint.algos.accept import RULES
@@ -10,10 +17,18 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.runtime.device import devices
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.device_graph import DecoderPasses
+from underpaint.runtime.device import devices, drawing_plan, providers
 from underpaint.runtime.device.devices import check_memory, open_device
+from underpaint.runtime.device.drawing_plan import DevicePlan
+from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
+from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.device.state import Envelope, needed_bytes
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.tensorrt_files import EngineRecord
 from underpaint.runtime.methods.trees.device import TreeForm
 
 TABLES = Tables(0, 5, 1)
@@ -71,6 +86,73 @@ def test_a_device_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(DeviceError, match=r"capability 8.0 or newer, got 7.5"):
         open_device("cuda")
+
+
+def test_the_default_device_is_the_current_one_by_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = list[int]()
+    monkeypatch.setattr(devices, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    # What the real set_device asks of its argument; it refuses a device without an index.
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.append(_get_device_index(device)))
+    assert open_device("cuda") == torch.device("cuda", 1)
+    assert chosen == [1]
+
+
+def test_the_clock_goes_on_when_a_batch_begins() -> None:
+    runner = runner_of(1)
+    runner.begin(condition(1), [0], [0])
+    runner.finish(1)
+    before = runner.clock.seconds()
+    assert before > 0.0
+    runner.begin(condition(1), [1], [0])
+    assert runner.clock.seconds() > before
+
+
+def test_an_engine_needs_the_rows_of_one_image_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture that enters a free slot begins in a batch of one."""
+    record = EngineRecord("target", "tensorrt", "10", "gpu", "", "", 0, "fp16", (2, 8), 0, ((1, 64),))
+    monkeypatch.setattr(providers, "read_record", lambda *_: record)
+    located = SimpleNamespace(path=Path("engines/target.onnx"), manifest=SimpleNamespace(name="target"))
+    decoder: Any = SimpleNamespace(located=located)
+    passes = DecoderPasses((), ())
+    providers._check_records(decoder, passes, "tensorrt", batch=4, rows=2)
+    with pytest.raises(EngineError, match=r"expected passes of 2 to 8 rows.*, got 1"):
+        providers._check_records(decoder, passes, "tensorrt", batch=4, rows=1)
+
+
+def test_engines_that_are_open_are_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, read = list[tuple[str, ...]](), list[list[Any]]()
+
+    def open_engines(decoders: Sequence[str], *_: Any) -> tuple[EngineGraphs, ...]:
+        opened.append(tuple(decoders))
+        return tuple(EngineGraphs(one, one) for one in decoders)  # type: ignore[arg-type]
+
+    def read_models(folder: Any, encoder: Any, rows: int, device: Any, engines: Sequence[EngineGraphs], _: Any) -> Any:
+        read.append([one.head for one in engines])
+        forwards = [object.__new__(EngineForward) for _ in engines]
+        for one, engine in zip(forwards, engines, strict=True):
+            one.engine = engine
+        return SimpleNamespace(target=forwards[0], drafter=forwards[1] if len(forwards) > 1 else None)
+
+    monkeypatch.setattr(drawing_plan, "open_engines", open_engines)
+    monkeypatch.setattr(DeviceModels, "read", read_models)
+    pipeline: Any = SimpleNamespace(high=SimpleNamespace(encoder=None))
+    folder: Any = SimpleNamespace(decoders=("target", "drafter"))
+    plan = DevicePlan(pipeline, folder, torch.device("cpu"), 2, 2, 0, "tensorrt", 1)
+    models: Any = plan.open().models
+    both: Any = replace(plan, engine_decoders=2).open(models).models
+    replace(plan, engine_decoders=1, rows=1).open(both)
+    assert opened == [("target",), ("drafter",), ()]
+    assert read == [["target"], ["target", "drafter"], ["target"]]
+
+
+def test_the_memory_of_a_long_conditions_pass_counts() -> None:
+    config = DecoderConfig(dim=16, layers=1, heads=4, hidden=16, vocab_size=11, grid_side=2, prefix=300, cond_ids=3)
+    envelope = Envelope(nodes=1, levels=0, frontier=0, children=0, draft_rows=1)
+    short, long = (needed_bytes(3, envelope, 4, prefix, config, None, 2, torch.float16) for prefix in (1, 300))
+    assert long - short > 0.99 * 2 * 3 * 4 * 300**2 * (2 + 4 + 4)
 
 
 def test_an_interpreter_that_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

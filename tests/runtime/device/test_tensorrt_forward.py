@@ -102,7 +102,7 @@ def test_a_smaller_batch_is_decoded_by_the_same_plan(pair: Pair) -> None:
 
 def test_weights_lie_on_the_device_once(pair: Pair) -> None:
     """The plans hold none; what they read is one tensor each, whatever the passes."""
-    graphs = pair.target._engine
+    graphs = pair.target.engine
     assert isinstance(graphs.layers, TensorRTGraph)
     assert isinstance(graphs.head, TensorRTGraph)
     first, second = (
@@ -120,7 +120,7 @@ def logits_of(count: int) -> dict[str, torch.Tensor]:
 
 
 def test_a_captured_pass_reads_what_lies_at_its_addresses_when_it_is_replayed(pair: Pair) -> None:
-    head, features, logits = pair.target._engine.head, *(aligned((6, 6, n), torch.float32, "cpu") for n in (16, 11))
+    head, features, logits = pair.target.engine.head, *(aligned((6, 6, n), torch.float32, "cpu") for n in (16, 11))
     run = head.bind({FEATURES: features}, {LOGITS: logits})
     graph = stand_in.Graph()
     stand_in.Recorder.capturing = graph
@@ -139,7 +139,7 @@ def test_a_pass_that_no_engine_was_built_for_is_refused(pair: Pair) -> None:
         decoded(cycle_of(pair, method("eagle2", 1), 1), (0,))
     features, logits = (aligned((6, 6, n), torch.float32, "cpu") for n in (15, 11))
     with pytest.raises(EngineError, match=r"head: the engine refuses passes of 6 positions in 6 rows; build it"):
-        pair.target._engine.head.bind({FEATURES: features}, {LOGITS: logits})
+        pair.target.engine.head.bind({FEATURES: features}, {LOGITS: logits})
 
 
 def test_heads_that_fused_attention_does_not_take_are_filled_up(cuda: None, tmp_path: Path) -> None:

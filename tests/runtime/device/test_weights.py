@@ -13,21 +13,21 @@ from underpaint.artifacts.manifest import Manifest, WeightsEntry
 from underpaint.export.decoders import GraphFormat, exported_config, write_graph
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.weights import read_decoder, stored_numbers
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder, load_config_only
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.device_memory import TYPES
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import Located
 
 CPU = torch.device("cpu")
 
 
-def written(model: Decoder, folder: Path, form: GraphFormat) -> ElsewhereDecoder:
+def written(model: Decoder, folder: Path, form: GraphFormat) -> ConfigOnlyDecoder:
     path = folder / "model.onnx"
     write_graph(model, form, path)
     settings = asdict(exported_config(model, form.precision))
     manifest = Manifest("model", "target", path.name, "", 0, "", "", "", settings)
-    return load_elsewhere("model", Located(path, replace(manifest, weights=WeightsEntry("model.safetensors", 0, ""))))
+    return load_config_only("model", Located(path, replace(manifest, weights=WeightsEntry("model.safetensors", 0, ""))))
 
 
 def passed(model: Decoder) -> torch.Tensor:
@@ -55,7 +55,7 @@ def test_the_shipped_target_reads_back_as_its_graph() -> None:
     sampler, context = SamplingParams(), EngineContext(threads=1)
     shipped = Pipeline.open(resolution=64, context=context)
     elsewhere = Pipeline.open(resolution=64, backend="device", context=context)
-    assert isinstance(elsewhere.high.decoder, ElsewhereDecoder)
+    assert isinstance(elsewhere.high.decoder, ConfigOnlyDecoder)
     model = read_decoder(elsewhere.high.decoder, CPU)
     for caption in ("a woolly fox left of an outlined pumpkin", "a woolly fox left of a stone pumpkin"):
         condition = shipped.condition(caption)

@@ -217,7 +217,19 @@ def test_a_graph_that_tensorrt_takes_in_parts_is_told_no_shapes(gpu_wheel: Calla
     runtime.refusals = ["Following input(s) has no associated shape profiles provided: layers.0/Add_output"]
     _, opened = open_capturing(GRAPH, EngineContext(threads=1, backend="tensorrt-ep"), plain=SIZES)
     assert ["trt_profile_min_shapes" in options for ((_, options), _) in runtime.asked] == [True, False]
-    assert GpuBackend("tensorrt-ep", 0).captures(opened), "shapes are still those of captured passes"
+    assert not GpuBackend("tensorrt-ep", 0).captures(opened)
+
+
+def test_tensorrt_captures_nothing_and_finds_the_folder_above_its_cache(
+    gpu_wheel: Callable[..., Runtime], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its one graph per session would be replayed for passes of every size."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+    runtime = gpu_wheel(GPU_WHEEL)
+    _, opened = open_capturing(GRAPH, EngineContext(threads=1, backend="tensorrt-ep"), plain=SIZES)
+    assert runtime.asked == [opened]
+    assert opened[0][1]["trt_cuda_graph_enable"] == "0"
+    assert Path(opened[0][1]["trt_engine_cache_path"]).parent.is_dir()
 
 
 def test_a_plug_in_provider_is_asked_for_by_its_device(

@@ -9,10 +9,10 @@ from underpaint.runtime.engines.engine import PassTimer, manifest_config
 from underpaint.zoo.load import Located
 
 
-class ElsewhereEngine:
+class ConfigOnlyEngine:
     """A placeholder for an engine that has the decoder's config and refuses every pass."""
 
-    def __init__(self, decoder: "ElsewhereDecoder", rows: int) -> None:
+    def __init__(self, decoder: "ConfigOnlyDecoder", rows: int) -> None:
         self.config, self.rows, self.cost, self._name = decoder.config, rows, PassTimer(), decoder.name
 
     def sample_by(self, params: SamplingParams) -> None:
@@ -27,7 +27,7 @@ class ElsewhereEngine:
         )
 
 
-class ElsewhereDecoder(NamedTuple):
+class ConfigOnlyDecoder(NamedTuple):
     """A `LoadedDecoder` with only the parts that a method uses before it draws. located: the checked file."""
 
     name: str
@@ -44,9 +44,9 @@ class ElsewhereDecoder(NamedTuple):
         return None
 
     def open(self, rows: int) -> Any:
-        return ElsewhereEngine(self, rows)
+        return ConfigOnlyEngine(self, rows)
 
 
-def load_elsewhere(name: str, located: Located) -> ElsewhereDecoder:
+def load_config_only(name: str, located: Located) -> ConfigOnlyDecoder:
     """Return the decoder of a checked file; raise the errors of `manifest_config`."""
-    return ElsewhereDecoder(name, manifest_config(located.manifest.settings, name), located)
+    return ConfigOnlyDecoder(name, manifest_config(located.manifest.settings, name), located)
