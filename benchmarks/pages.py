@@ -42,7 +42,7 @@ ABOUT: Final = {
     "claims": "what LANTERN, ADT-Tree and MuLo-SD claim, with a measured figure and a verdict for each",
     "validation": "errors of the simulator against closed forms, authors' code, papers and measurements",
     "roofline": "the policy `roofline` against other methods, each tuned, on synthetic models",
-    "simulator": "predictions against measurements, and predicted speed-ups on an A100 and an H200",
+    "simulator": "predictions against measurements, and predicted speedups on an A100 and an H200",
     "exactness": "whether `certify` catches known mistakes",
     "rules": "recent acceptance rules against the optimum of any lossless rule",
     "costs": "export and decoding of LlamaGen-B on a CPU",

@@ -112,7 +112,7 @@ def _print(row: Mapping[str, Any]) -> None:
         print(f"{start} not predicted: {row['reason']}", flush=True)
         return
     print(
-        f"{start} tokens {row['measured_tokens_per_cycle']:6.3f} {row['tokens_error']:+6.1%}  speed-up "
+        f"{start} tokens {row['measured_tokens_per_cycle']:6.3f} {row['tokens_error']:+6.1%}  speedup "
         f"{row['measured_speedup']:.3f} ({row['measured_low']:.3f} to {row['measured_high']:.3f}), predicted "
         f"{row['speedup'].mean:.3f} {row['speedup_error']:+6.1%}",
         flush=True,
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
                 _print(row)
     predictions = [row for row in rows if "reason" not in row]
     near = sum(abs(row["speedup_error"]) <= WITHIN for row in predictions)
-    print(f"speed-ups within {WITHIN:.0%}: {near} of {len(predictions)}")
+    print(f"speedups within {WITHIN:.0%}: {near} of {len(predictions)}")
     about = {"machine_of_record": runs[0]["machine"], "cost_curve": curve.fingerprint, "seeds": args.seeds}
     about |= {"curve_plain_ms": run_times(curve).plain_ms, "measured_plain_ms": [_plain_ms(run) for run in runs]}
     finish({"benchmark": "protocol_predictions", "rows": rows, **about}, args.out)

@@ -68,7 +68,7 @@ def rank(
         for row in rows
     ]
     kinds = (
-        ("speedup", "speed-up\n(95 %)", ".2f"),
+        ("speedup", "speedup\n(95 %)", ".2f"),
         ("target_nfe", "target\npasses", ".1f"),
         ("tokens_per_pass", "tokens\na pass", ".2f"),
         ("quality_over_ar", "quality less\nAR's (95 %)", "+.3f"),

@@ -68,7 +68,7 @@ def sweep(
     form: FormatOption = Format.table,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished drawings in --out.")] = False,
 ) -> None:
-    """Draw the same prompts at many settings, and plot speed-up against quality with its Pareto front.
+    """Draw the same prompts at many settings, and plot speedup against quality with its Pareto front.
 
     Without --vary: ZipAR, MuLo-SD and LANTERN over their main settings. After Ctrl-C the same command continues.
     Quality is the judge's score of the pictures. Without a judge, as for live models, it is the target's likelihood of

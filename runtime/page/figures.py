@@ -40,7 +40,7 @@ class FigureColumn(NamedTuple):
 
 
 COLUMNS: Final = (
-    FigureColumn("speed-up", "speedup", ".2f", "over plain autoregression, with a 95 % interval", interval=True),
+    FigureColumn("speedup", "speedup", ".2f", "over plain autoregression, with a 95 % interval", interval=True),
     FigureColumn("s per image", "seconds_per_image", ".3f", "from the condition to the last token"),
     FigureColumn("target NFE", "target_nfe", ".1f", "forward passes of the target for one image"),
     FigureColumn("drafter NFE", "drafter_nfe", ".1f", "forward passes of the drafter for one image"),

@@ -73,7 +73,7 @@ def test_pages_say_how_fast_pjd_became_as_the_other_machine_s_record_does() -> N
     (run,) = (run for run in runs_of(pages.read_result("protocol-1-zen4.json")) if run["settings"]["temperature"] == 1)
     (speedup,) = (f"{row['speedup']:.2f}" for row in run["rows"] if row["method"] == "pjd")
     assert f"a speedup of {speedup} at temperature 1 on\n  [another machine]" in (ROOT / "README.md").read_text()
-    assert f"speed-up at temperature 1 is {speedup} on the [other machine]" in (pages.PAGES / "protocol.md").read_text()
+    assert f"speedup at temperature 1 is {speedup} on the [other machine]" in (pages.PAGES / "protocol.md").read_text()
 
 
 def test_every_result_is_on_a_page() -> None:

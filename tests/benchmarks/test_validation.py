@@ -35,9 +35,7 @@ def test_the_page_sums_up_its_records() -> None:
     records = {FILE: RECORD, "protocol-predictions.json": {"rows": rows, "command": "a command"}}
     page = page_of(records)
     assert f"| {TOKENS}: protocol 1, on the models that ship | 2 | 2.0 % | 2.8 % | 3.0 % |" in page
-    assert (
-        "| speed-up by its machine's curve: protocol 1, on the models that ship | 2 | 6.0 % | 7.6 % | 8.0 % |" in page
-    )
+    assert "| speedup by its machine's curve: protocol 1, on the models that ship | 2 | 6.0 % | 7.6 % | 8.0 % |" in page
     assert "| `adt` | 2.000 | -3.0 % | 1.00 | 1.08 | +8.0 % |" in page
     assert "- `sjd`: no trace holds it." in page
     assert "| a chain | a paper | 2.0000 | 2.0100 | +0.50 % |" in page
@@ -51,7 +49,7 @@ def test_the_page_says_where_the_time_of_far_rows_goes() -> None:
         one["parts"] = dict(zip(("target", "drafter", "host"), parts, strict=True))
     records = {FILE: RECORD, "protocol-predictions.json": {"rows": [near, far], "command": "a command"}}
     page = page_of(records)
-    heading = "| speed-ups | within 10 % | of the others, inside the measured interval |\n|---|---|---|\n"
+    heading = "| speedups | within 10 % | of the others, inside the measured interval |\n|---|---|---|\n"
     assert f"{heading}| 2 | 1 | 0 |\n" in page
     assert "| 1 | `mulo` | +20.0 % | no | 50 / 40 | 30 / 30 | 20 / 10 | number of cycles |" in page
     far["tokens_error"] = 0.0
