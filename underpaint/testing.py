@@ -24,6 +24,7 @@ import numpy as np
 
 from underpaint.algos.chance import sampling
 from underpaint.algos.tree import Drawn, Verdict, emitted
+from underpaint.artifacts.install import install_hint
 from underpaint.sim.certify.adapters import COVERED, Interface, copied, verifier_of
 from underpaint.sim.certify.case import DraftRequest, VerifierCase
 from underpaint.sim.certify.certificate import Certificate, certify
@@ -84,7 +85,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "hypothesis":
             raise
         raise ModuleNotFoundError(
-            f'underpaint.testing.{name} needs Hypothesis, which is not installed; pip install "underpaint[testing]"'
+            f"underpaint.testing.{name} needs Hypothesis, which is not installed; {install_hint('testing')}"
         ) from error
 
 

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 import torch
 
-from underpaint.artifacts.install import install_hint
 from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.launch import INTERPRETED, MODE, TRITON, kernel, launch, tl
 
@@ -65,7 +64,7 @@ def _check_interpreter(device: torch.device) -> None:
     except Exception as error:  # Triton's InterpreterError wraps another error as text
         raise DeviceError(
             f"device 'cpu': Triton {TRITON}'s interpreter fails under NumPy {np.__version__} ({error}); install "
-            f"Triton 3.9 with: {install_hint('device')}; or install 'numpy<2.4'; a GPU needs neither"
+            "Triton 3.9 with: pip install 'triton==3.9.0'; or install 'numpy<2.4'; a GPU needs neither"
         ) from error
 
 

@@ -3,7 +3,7 @@
 Launches are interpreted if there is no CUDA device. Triton repeats patches of its language, lookups of types, shapes
 and checks of operands at every operation, and computes 64-bit results that nothing reads. This module caches them, and
 computes the common operators and casts directly; Triton handles all other cases. The kernels' results do not change.
-All of this is for Triton 3.9, which the package requires; with any other version nothing is changed.
+All of this is for Triton 3.9, with which the tests run; with any other version nothing is changed.
 """
 
 import inspect

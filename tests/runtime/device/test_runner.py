@@ -164,7 +164,9 @@ def test_an_interpreter_that_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("TypeError('only 0-dimensional arrays can be converted to Python scalars')")
 
     monkeypatch.setattr(devices, "launch", fail)
-    message = r"Triton 3.6.0's interpreter fails under NumPy .* \(TypeError.*\); install Triton 3.9 with: .*\[device\]"
+    message = (
+        r"Triton 3.6.0's interpreter fails under NumPy .* \(TypeError.*\); install Triton 3.9 with: .*triton==3.9.0"
+    )
     with pytest.raises(DeviceError, match=message):
         open_device("cpu")
 
