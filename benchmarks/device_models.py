@@ -65,13 +65,13 @@ class Shipped(NamedTuple):
     sampler: SamplingParams
 
 
-def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
-    """Load the largest shipped target and its drafter. The interpreter is slow, so it gets four cells and a tiny model
-    with random weights that takes the same prompts."""
+def shipped_models(device: torch.device, dtype: torch.dtype, tiny: bool) -> Shipped:
+    """Load the largest shipped target and its drafter. tiny: for the interpreter, which is slow, four cells and a small
+    model with random weights that takes the same prompts."""
     shipped = [load_config_only(f"{kind}128", locate(f"{kind}128", kind)) for kind in ("target", "drafter")]
     decoders = [read_decoder(one, device).to(dtype) for one in shipped]
     grid = shipped[0].config.grid
-    if device.type == "cpu":
+    if tiny:
         grid = Grid(1, 4)
         small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16, kv_heads=0, head_dim=0)
         decoders = list(random_model(small, dtype, device))
@@ -94,11 +94,7 @@ def shipped_tables() -> ModelTables:
 
 
 def weight_bytes(module: Any) -> int:
-    """Return the bytes of a target's weights that a pass over one position reads: no embeddings; head in float32."""
-    total = 0
-    for name, weights in module.named_parameters():
-        if name == "head.weight":
-            total += 4 * weights.numel()
-        elif not name.startswith(("codes.", "conditions.", "positions.")):
-            total += weights.numel() * weights.element_size()
-    return total
+    """Return the bytes of a target's weights that a pass over one position reads: all but the embeddings."""
+    embeddings = ("codes.", "conditions.", "positions.")
+    read = [weights for name, weights in module.named_parameters() if not name.startswith(embeddings)]
+    return sum(weights.numel() * weights.element_size() for weights in read)

@@ -253,11 +253,6 @@ class WindowPlan(NamedTuple):
     likeliest: bool
     drawn_rules: Mapping[Drawn, Rule] = MappingProxyType({})
 
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rule of the window, then the rules of drawn siblings."""
-        return self.rule, *self.drawn_rules.values()
-
 
 @dataclass(frozen=True, slots=True)
 class WindowedCycles:

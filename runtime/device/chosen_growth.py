@@ -202,10 +202,20 @@ class ChosenGrowth:
             shape = TreeShape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)
             return device_rule(judge, shape, device)
 
-        self._decides = {"top_k": decide(rule, "top_k", 1), None: decide(self._rules.rule, "iid", 1)}
-        for drawn, judge in self._rules.drawn_rules.items():
-            chains = drawn == "iid" and not self._policy.with_replacement
-            self._decides[drawn] = decide(judge, drawn, 1 if chains else envelope.children)
+        likeliest, window, *drawn = judged_beside(rule, self._policy, self._rules, envelope.children)
+        self._decides = {"top_k": decide(*likeliest), None: decide(*window)}
+        self._decides |= {kind: decide(judge, kind, children) for judge, kind, children in drawn}
+
+
+def judged_beside(
+    rule: Rule, policy: Roofline, beside: WindowPlan, children: int
+) -> tuple[tuple[Rule, Drawn, int], ...]:
+    """Return the rules of trees of likeliest tokens, of windows and of drawn siblings; see `DraftForm.judged`."""
+    drawn = (
+        (judge, kind, 1 if kind == "iid" and not policy.with_replacement else children)
+        for kind, judge in beside.drawn_rules.items()
+    )
+    return ((rule, "top_k", 1), (beside.rule, "iid", 1), *drawn)
 
 
 def _depth(chosen: Choice) -> int:

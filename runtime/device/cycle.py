@@ -56,10 +56,12 @@ class DraftForm(DeviceForm):
     def plan(self, grid: Grid, vocab_size: int, max_nodes: int) -> Plan | None:
         """Return how the method's trees grow and their envelope; None if the method drafts nothing."""
 
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """All rules that judge its trees."""
-        return (self.rule,)
+    def judged(self, drawn: Drawn, children: int) -> tuple[tuple[Rule, Drawn, int], ...]:
+        """Return each rule with the kind of trees that it judges, and the most children of a node.
+
+        drawn, children: Those of the largest tree.
+        """
+        return ((self.rule, drawn, children),)
 
     def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
         plan = self.plan(grid, vocab_size, most_nodes(MOST_NODES, line_token))
@@ -75,8 +77,8 @@ class DraftForm(DeviceForm):
     def check(self, grid: Grid, vocab_size: int, line_token: int | None) -> None:
         plan = self.plan(grid, vocab_size, most_nodes(MOST_NODES, line_token))
         envelope, drawn = (ALONE, _covered(self.rule)) if plan is None else (plan.envelope, plan.drawn)
-        sizes = Shape(1, envelope.nodes, vocab_size, drawn, envelope.levels, envelope.children)
-        for rule in self.rules:
+        for rule, kind, children in self.judged(drawn, envelope.children):
+            sizes = Shape(1, envelope.nodes, vocab_size, kind, envelope.levels, children)
             device_rule(rule, sizes, torch.device("cpu"))
 
     def cycle(

@@ -118,10 +118,6 @@ class Adaptation:
     """ADT-Tree's memory and settings; see `kernels.adapt`."""
 
     def __init__(self, policy: AdtTree, state: State, grid: Grid) -> None:
-        if policy.init == "random":
-            raise ValueError(
-                "device: ADT-Tree's init 'random' has no form on the device; those that have one: horizontal, vertical"
-            )
         beta = torch.tensor([policy.beta], dtype=torch.float64, device=state.roles.device)
         self._settings = AdaptSettings(
             *(beta, grid.width, int(policy.acceptance == "ratio"), int(policy.init == "vertical")),
@@ -195,6 +191,10 @@ def scheduled_plan(policy: ScheduledTree, room: Room) -> Plan:
 
 def adt_plan(policy: AdtTree, room: Room) -> Plan:
     """Return the device form of policy 'adt'."""
+    if policy.init == "random":
+        raise ValueError(
+            "device: ADT-Tree's init 'random' has no form on the device; those that have one: horizontal, vertical"
+        )
     most = policy.total_tokens
     if policy.nodes == "proportional":
         most = ceil(most * policy.max_depth * policy.max_width / (policy.start_depth * policy.start_width))

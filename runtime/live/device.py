@@ -212,7 +212,8 @@ def plan_live(
             gaps[method.name] = "it drafts with another model, which the device feeds no prompt"
             continue
         sizes = (pipeline.grid.cells, prefix, config, None, rows, weight.dtype)
-        needed = max(needed, batch * layout.image_bytes + needed_bytes(batch, layout.envelope, *sizes))
+        images = batch + (batch > 1)  # the extra one starts the images that enter a free slot
+        needed = max(needed, images * layout.image_bytes + needed_bytes(images, layout.envelope, *sizes))
     return LivePlan(pipeline, weight.device, batch, rows, prefix, needed, gaps)
 
 

@@ -113,3 +113,18 @@ def test_a_call_that_ends_in_time_is_gone_on_with(tmp_path: Path, capsys: pytest
         device.main([*arguments, "--model", "7b"])
     assert refused.value.code == 2
     assert "its 'model' is another one than this call's; name another file" in capsys.readouterr().err
+
+
+def test_a_late_check_that_failed_earlier_does_not_end_the_next_call(tmp_path: Path) -> None:
+    out = tmp_path / "device.json"
+    arguments = [*SMALL, "--out", str(out)]
+    device.main([*arguments, "--parts", "copy"])
+    report = json.loads(out.read_text())
+    done = {"checks": {}, "seconds": 1.0}
+    out.write_text(
+        json.dumps({**report, "correct": done, "parity": done, "failed": ["identity: eagle2 is 1, bound 0"]})
+    )
+    with pytest.raises(SystemExit) as ended:
+        device.main([*arguments, "--parts", "correct,parity,copy,cycles"])
+    assert ended.value.code == 1
+    assert "cycles ar, batch 1" in json.loads(out.read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Annotated, ClassVar, Final, Literal
 
 from underpaint.algos.registry import Cells, Tune
@@ -55,7 +54,8 @@ class ZiparConfig(LoopConfig):
         """Open the target; see `DecodingMethod`."""
         window = models.grid.width if self.window is None else self.window
         check_window(window, models.grid)
-        most = min(models.grid.height, ceil(models.grid.width / window))  # rows that are open at once
+        # The open rows, and the proxy of the next one; the last token of the first row may still be uncached.
+        most = 1 if window == models.grid.width else min(models.grid.height, models.grid.width // window + 1)
         target = models.grid_target(condition, sampling, most)
         return DecodingSession(
             SessionTimers(target.timer),

@@ -7,7 +7,8 @@ from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.protocols import Grid, Policy, Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import WindowPlan
-from underpaint.runtime.device.chosen_growth import chosen_plan
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.chosen_growth import chosen_plan, judged_beside
 from underpaint.runtime.device.cycle import DraftForm
 from underpaint.runtime.device.growth import Plan, plan_of
 from underpaint.runtime.methods.method import DecodingMethod
@@ -29,9 +30,10 @@ class TreeForm(DraftForm):
     def engine_gap(self) -> str | None:
         return None if self.beside is None else "roofline makes passes of any size, and engines have fixed ones"
 
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return (self.rule, *(() if self.beside is None else self.beside.rules))
+    def judged(self, drawn: Drawn, children: int) -> tuple[tuple[Rule, Drawn, int], ...]:
+        if self.beside is None or not isinstance(self.policy, Roofline):
+            return DraftForm.judged(self, drawn, children)
+        return judged_beside(self.rule, self.policy, self.beside, children)
 
     def plan(self, grid: Grid, vocab_size: int, max_nodes: int) -> Plan | None:
         if self.beside is not None:

@@ -43,3 +43,19 @@ def test_a_method_from_outside_brings_its_device_form() -> None:
             form_of(without, SamplingParams(), PIPELINE.grid)
     finally:
         METHODS._specs.pop("mine")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["roofline", "roofline+lantern"])
+def test_roofline_is_checked_by_the_trees_that_each_rule_judges(name: str, temperature: float) -> None:
+    """Above temperature 0 the window's rule covers drawn siblings alone, and the tree's rule the likeliest."""
+    method = build_method(name, resolve(name, temperature, None, ["trees=false"]), PIPELINE.tables)
+    form = form_of(method, SamplingParams(temperature=temperature), PIPELINE.grid)
+    form.check(PIPELINE.grid, PIPELINE.tables.vocab_size, None)
+
+
+def test_a_setting_without_a_device_form_is_refused_by_the_plan() -> None:
+    method = build_method("adt", resolve("adt", 1.0, None, ["init=random"]), PIPELINE.tables)
+    form = form_of(method, SamplingParams(), PIPELINE.grid)
+    with pytest.raises(ValueError, match="those that have one: horizontal, vertical"):
+        form.check(PIPELINE.grid, PIPELINE.tables.vocab_size, None)
