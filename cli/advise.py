@@ -137,8 +137,7 @@ def _of_trace(
     with bad_input():
         prices = run_times_of(machine)
         trace, model = load(source), synthetic_model_of(str(source), "{}")
-        greedy = trace.about.get("sampler", {}).get("temperature") == 0.0
-        plan = screening_plan(str(source), model, machine, bias, precision, seed, greedy=greedy)
+        plan = screening_plan(str(source), model, machine, bias, precision, seed, greedy=trace.greedy)
         planned = all_jobs(plan)
         out = out or Path("runs/advise") / short_hash(plan.to_dict())
         check_folder_writable(out)
@@ -152,7 +151,7 @@ def _of_trace(
             run(plan, results, workers("local", jobs or usable_cores()), lambda block: advance(len(results), block))
         chosen = finalists(results.lines, machine, bias)
         biases = {line["key"]: line["token_bias"] for line in results.lines}
-        steps = 3 * len(chosen)
+        steps = len(chosen) if trace.greedy else 3 * len(chosen)
         with progress("comparing the best", steps, 0) as advance:
             candidates = []
             for job in chosen:
@@ -160,7 +159,9 @@ def _of_trace(
                 advance(len(candidates), job.policy)
             candidates.sort(key=lambda one: -one.speedup(prices).mean)
             changes = list(price_changes(candidates, candidates[0], prices))
-            for turn, change in enumerate(drafter_changes(trace, candidates, candidates[0], prices, seed + 1), start=2):
+            # Greedy decoding goes by the order of the drafter's tokens, which these changes mostly keep.
+            drafters = () if trace.greedy else drafter_changes(trace, candidates, candidates[0], prices, seed + 1)
+            for turn, change in enumerate(drafters, start=2):
                 changes.append(change)
                 advance(turn * len(candidates), f"{change.what} {change.change}")
     notes = [*_sizes(model.vocab_size, prices), *_depths(len(model.draft), candidates[0]), str(results.path)]

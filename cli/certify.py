@@ -168,6 +168,8 @@ def certify(
             raise ValueError("--methods, --set and --top-k need a live model; pass its folder with --live")
         if not 0.001 <= margin < 1.0:
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
+        if replay is not None and (json_file is not None or out is not None):
+            raise ValueError("--json and --out are for a certificate; leave them out with --replay")
         place = out or DEFAULT_OUT
         if replay is None:
             check_place(place)

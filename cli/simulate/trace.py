@@ -246,8 +246,8 @@ def _finish(recorded: "Trace", out: Path) -> None:
         return
     note(f"next: underpaint advise {name} --machine a100/llamagen-xl")
     note(
-        f"      underpaint simulate sweep --model {name} --policies eagle2,adt --rules point "
-        "--machines a100/llamagen-xl"
+        f"      underpaint simulate sweep --model {name} --policies eagle2,adt --rules "
+        f"{'greedy' if recorded.greedy else 'point'} --machines a100/llamagen-xl"
     )
 
 
@@ -264,7 +264,8 @@ def _write_acceptance(source: Path | None, out: Path, length: int, seed: int) ->
         raise ValueError(f"--to {out}: expected a name that ends in .jsonl")
     check_file_writable(out)
     if source.suffix == ".npz":
-        log = acceptance_of(replay(load(source), source.stem), length, seed)
+        own = load(source)
+        log = acceptance_of(replay(own, source.stem), length, seed, greedy=own.greedy)
     else:
         log = read_acceptance(source)
     write_beside(out, aiperf_lines(log))

@@ -44,8 +44,19 @@ class IsolatedVerifier(Verifier):
         self.close()
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        decisions: list[Verdict | Fault] = self._ask(("decide", noise, list(drafts)))
-        return decisions
+        try:
+            decisions: list[Verdict | Fault] = self._ask(("decide", noise, list(drafts)))
+            return decisions
+        except VerifierStopped as stopped:
+            # A batch that crashed is asked again draft by draft, to name the right one. One that hangs is not.
+            if stopped.item is None or stopped.fault.kind == "hang" or _batch_of(self.spec) == 1:
+                raise
+            for at in range(stopped.item, min(stopped.item + BATCH, len(drafts))):
+                try:
+                    self._ask(("decide", noise[at : at + 1], [drafts[at]]))
+                except VerifierStopped as alone:
+                    raise VerifierStopped(alone.fault, at) from None
+            raise
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         shares: dict[Verdict, float] | Fault = self._ask(("enumerate", draft))
@@ -148,6 +159,12 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _batch_of(spec: Spec) -> int:
+    """Return how many drafts a verifier gets in one call."""
+    interface = interface_of(spec)
+    return BATCH if interface in LAYOUTS and LAYOUTS[interface].batched else 1
+
+
 def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]) -> None:
     os.dup2(2, 1)  # send a verifier's prints to standard error, to keep them out of the report on standard output
     try:
@@ -157,8 +174,7 @@ def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]
         connection.send(str(error))
         return
     connection.send((verifier.noise, verifier.bits))
-    interface = interface_of(spec)
-    batch = BATCH if interface in LAYOUTS and LAYOUTS[interface].batched else 1
+    batch = _batch_of(spec)
     while True:
         try:
             question, *arguments = connection.recv()

@@ -39,7 +39,8 @@ def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int 
     """
     case, measurement = failing[-1]
     tolerance = 0.02 if any(measurement.how == "samples" for _, measurement in failing) else EXACT[24]
-    if cycles > 1 or (measurement.decisions and not isinstance(next(iter(measurement.decisions[0])), Verdict)):
+    decision = next((each for one in measurement.decisions for each in one), None)
+    if cycles > 1 or (decision is not None and not isinstance(decision, Verdict)):
         descriptions = {one.name: (one.summary, one.report) for one in SESSION_MISTAKES}
         tolerance = min(tolerance, 0.1 * measurement.total_variation)
     else:

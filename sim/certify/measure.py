@@ -170,6 +170,7 @@ def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, ef
         for prefix, mass in mass_of.items()
         if _divergence(mass, expected.get(prefix, 0.0)) > limit
         and (prefix in expected or mass * count > MOST_AT_BOUNDARY + 0.5)
+        and (expected.get(prefix, 0.0) < 1.0 - 1e-9 or (1.0 - mass) * count > MOST_AT_BOUNDARY + 0.5)
     ]
     apart = total_variation(sequences, goal)
     fault, tokens = _impossible(subject, shares)

@@ -220,18 +220,19 @@ def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
     return np.array([*counts, *[0] * (limit + 1 - len(counts))], dtype=np.int64), drafted
 
 
-def acceptance_of(model: TableModel, length: int, seed: int = 0) -> AcceptanceLog:
+def acceptance_of(model: TableModel, length: int, seed: int = 0, *, greedy: bool = False) -> AcceptanceLog:
     """Decode every image of a model once with lossless chains of `length` tokens, and count accepted tokens.
 
     Args:
         model: A replayed trace, or a synthetic model.
         length: Draft tokens per cycle, >= 1; fewer at the end of an image.
         seed: Seed of the noise.
+        greedy: Whether to decode at temperature 0.
 
     Raises:
         ValueError: The model has no drafter.
     """
-    scheme = make_scheme(model, "chain", "chain", {"length": length})
+    scheme = make_scheme(model, *(("chain_top1", "greedy") if greedy else ("chain", "chain")), {"length": length})
     histograms, drafted = np.zeros((model.images, length + 1), dtype=np.int64), np.zeros(model.images, dtype=np.int64)
     for image in range(model.images):
         target, drafter = TableTarget(model, image), TableDrafter(model, image)

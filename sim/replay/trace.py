@@ -83,6 +83,11 @@ class Trace:
     rows: tuple[RowTrace, ...] = ()
     drawn: tuple[DrawnTrace, ...] = ()
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the images were drawn at temperature 0; the distributions are then those at temperature 1."""
+        return bool(self.about.get("sampler", {}).get("temperature") == 0.0)
+
     def __post_init__(self) -> None:
         images, cells = self.tokens.shape
         depths, top_k = self.draft_probs.shape[1], self.target_probs.shape[-1]

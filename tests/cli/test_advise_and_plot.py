@@ -17,8 +17,9 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.advise import MethodOption
 from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.run_times import run_times_of
+from underpaint.sim.replay.acceptance_log import acceptance_of, read_acceptance
 from underpaint.sim.replay.own_logits import trace_of_own
-from underpaint.sim.replay.trace import Recorder, record_image, replay
+from underpaint.sim.replay.trace import Recorder, load, record_image, replay
 from underpaint.sim.report.canvas import rendered
 from underpaint.sim.report.figures import speedup_tokens
 from underpaint.sim.report.statistics import ratio, tokens_per_cycle
@@ -153,6 +154,14 @@ def test_greedy_decoding_is_advised_for_a_trace_at_temperature_0(
     assert {one["rule"] for one in lines} == {"greedy"}
     assert {one["policy"] for one in lines} == {"chain_top1", "static_top_k", "eagle2", "adt"}
     assert "--temperature 0" in done.out + done.err
+    assert "drafter" not in done.out.partition("what would change the answer")[2].partition("Build")[0]
+    written = run_program(f"trace --from {traces}/cold.npz --to a.jsonl --length 2", tmp_path, monkeypatch)
+    assert written.code == 0, written.err
+    replayed = replay(load(traces / "cold.npz"), "cold")
+    greedy, sampled = (acceptance_of(replayed, 2, greedy=one) for one in (True, False))
+    log = read_acceptance(tmp_path / "a.jsonl")
+    assert [log.reached(place).tolist() for place in (1, 2)] == [greedy.reached(place).tolist() for place in (1, 2)]
+    assert log.steps.sum() != sampled.steps.sum()
 
 
 @pytest.mark.parametrize(

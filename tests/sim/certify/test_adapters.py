@@ -275,3 +275,10 @@ def test_cases_that_are_none_are_refused(changed, message):
 
 def test_a_case_survives_its_file():
     assert case_from_dict(CASE.to_dict()) == CASE
+
+
+def test_the_draft_at_which_a_kernel_ends_its_process_is_named(tmp_path):
+    body = RAISES_AT_TOKEN_1["flashinfer"].replace('raise ValueError("token 1")', "import os; os._exit(3)")
+    measurement = found_on(tmp_path, body, "flashinfer", CHAIN, 10.0)
+    assert measurement.fault.kind == "crash"
+    assert measurement.fault_tokens == (0, 1, 0)

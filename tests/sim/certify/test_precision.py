@@ -157,6 +157,17 @@ def test_samples_of_an_impossible_token_break_the_promise_of_none():
     assert verdict_of([measurement], 0.0, 53) == "biased"
 
 
+def test_one_sample_of_an_impossible_token_beside_a_certain_one_is_a_boundary():
+    case = VerifierCase(2, (-1, 0), "top_k", ((0, 1),), ((0, 1),))
+    calls = []
+
+    def verify(draft, seed):
+        calls.append(seed)
+        return (), int(len(calls) != 7)
+
+    assert measure(case, CallableVerifier(verify, "seeds"), Effort(margin=0.1)).kind == "boundary"
+
+
 def test_a_smaller_case_breaks_the_promise_too():
     def mixed(draft, uniforms):
         row = draft.target_probs[0]
