@@ -294,12 +294,17 @@ class RayWorkers(Generic[Job, Result]):
 
         hand_out()
         failed = 0
-        while pending:
+        # Workers that the cluster has no room for never start, so they must not be waited for after the last job.
+        while waiting.jobs or any(job is not None for _, job in pending.values()):
             (done,), _ = ray.wait(list(pending), num_returns=1)
             actor, job = pending.pop(done)
             try:
                 answer = ray.get(done)
-            except ray.exceptions.RayActorError as error:
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, self.known_errors):
+                    raise error.cause from error
+                raise WorkerError(f"{job} failed:\n{error}" if job is not None else str(error)) from error
+            except ray.exceptions.RayError as error:  # a lost worker, also one that was killed for lack of memory
                 ray.kill(actor)  # it may only be unreachable
                 failed = 0 if job is not None else failed + 1
                 if failed >= MOST_LOSSES:
@@ -308,10 +313,6 @@ class RayWorkers(Generic[Job, Result]):
                     waiting.again(job)
                 hand_out()
                 continue
-            except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, self.known_errors):
-                    raise error.cause from error
-                raise WorkerError(f"{job} failed:\n{error}" if job else str(error)) from error
             free.append(actor)
             if job is not None:
                 waiting.next(more(answer))

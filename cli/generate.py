@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from underpaint.runtime.models import OpenModels
 
 DEFAULT_OUT = Path("runs/generate")
+_MOST_LETTERS: Final = 60
+"""Letters of a prompt in a file's name."""
 _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
 _NO_DEVICE = DeviceOptions()
@@ -242,9 +244,12 @@ def _picture_jobs(out: Path, conditions: "Sequence[Condition]", seeds: range, in
 
 
 def _slug(text: str) -> str:
-    """Return a prompt in a form that fits into a file name."""
-    words = "".join(letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower()).split()
-    return "-".join(words)[:60] or "picture"
+    """Return a prompt in a form that fits into a file name, with a hash if the form leaves something out."""
+    kept = "".join(letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower())
+    words = "-".join(kept.split())
+    if text.isascii() and len(words) <= _MOST_LETTERS:
+        return words or "picture"
+    return f"{words[: _MOST_LETTERS - 9].rstrip('-') or 'picture'}-{short_hash({'prompt': text})[:8]}"
 
 
 def _finish(pipeline: "OpenModels", save_tokens: bool, one: PictureJob, drawing: "Drawing") -> None:

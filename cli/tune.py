@@ -153,10 +153,12 @@ def tune(
         about = {"skip": prompt_options.prompts_skip, "count": len(chosen.conditions), **chosen.source}
     preset_file = run_tuning(tuning, about, form)
     show([preset_table(preset_file, bound)], form)
-    if preset_file.methods:
-        named = ["--preset", str(preset), "--methods", ",".join(preset_file.methods)]
-        heat = [] if len(heats) > 1 else ["--temperature", f"{heats[0]:g}"]
-        options = [*_words(models), *_words(live), *heat, *_other_prompts(prompt_options, count)]
+    heat = max(heats)
+    at_heat = {name: one.sampled if heat else one.greedy for name, one in preset_file.methods.items()}
+    tuned = [name for name, one in at_heat.items() if one is not None and one.temperature == heat]
+    if tuned:
+        named = ["--preset", str(preset), "--methods", ",".join(tuned)]
+        options = [*_words(models), *_words(live), "--temperature", f"{heat:g}", *_other_prompts(prompt_options, count)]
         then = shlex.join(["underpaint", "compare", *named, *options])
         note_files((preset,), f"{then} reports them on other prompts", form)
 

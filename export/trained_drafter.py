@@ -38,7 +38,7 @@ def open_exported(folder: Path, device: str) -> ExportedTarget:
     """Open the target of a folder written by `underpaint export` on a torch device.
 
     Raises:
-        ValueError: The folder already has a drafter, or its target is not conditioned on its own table.
+        ValueError: The folder already has a drafter, or its target is not conditioned on classes.
     """
     models = Pipeline.open(folder, backend=DEVICE)
     if models.entry.drafter is not None:
@@ -48,6 +48,11 @@ def open_exported(folder: Path, device: str) -> ExportedTarget:
         )
     decoder = models.high.decoder
     assert isinstance(decoder, ConfigOnlyDecoder)
+    if decoder.config.condition != "table" or decoder.config.prompted or decoder.config.prefix != 1:
+        raise ValueError(
+            f"--models {folder}: expected a target that is conditioned on classes, got one that reads prompts or "
+            "features; train a drafter for its live model, with --live"
+        )
     target = read_decoder(decoder, torch.device(device)).float().requires_grad_(False)
     live = published("llamagen-c2i", target)
     return ExportedTarget(folder, LivePipeline(live, folder=folder), begun_drafter(target))

@@ -23,8 +23,9 @@ from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.artifacts.files import replacing
 from underpaint.artifacts.lock import folder_lock
 from underpaint.artifacts.strict_json import read_object
+from underpaint.models.checkpoints import load_whole
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.live.drafter import check_eagle3, described, new_drafter, new_eagle3, target_layers
+from underpaint.runtime.live.drafter import CHECKPOINT, check_eagle3, described, new_drafter, new_eagle3, target_layers
 from underpaint.runtime.live.generate import AcceleratedModel
 from underpaint.runtime.live.model import Ids, LiveModel, is_target, target_fingerprint
 from underpaint.training.distillation import Distillation, DrafterSettings, Taught
@@ -260,6 +261,10 @@ def train_live_drafter(
 
     how = {"seed": seed, "settings": asdict(settings), "pictures": len(drawn.codes)}
     about, inputs = described(drafter, live), RecipeInputs(how)
+    if (path := out / CHECKPOINT).is_file():
+        saved_target = str(load_whole(path)["config"].get("target"))
+        if is_target(live, saved_target):
+            about["target"] = saved_target
     return train(
         drafter,
         loss,

@@ -18,6 +18,7 @@ from typing import Any
 
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.draft import POLICIES, PolicySpec
+from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.costs.machine_curve import with_costs
@@ -187,7 +188,11 @@ def compare(
         ValueError: An argument is invalid; the message says what to write instead.
     """
     params, preset = _sampled(sampling or pipeline.sampling, temperature), preset or usual_preset(pipeline)
-    built = build_methods(pipeline, named_variants(with_baseline(methods), settings), params.temperature, preset)
+    names = with_baseline(methods)
+    for name in settings or ():
+        if name not in names:
+            raise ValueError(f"settings: '{name}' is not among the methods; {suggest(name, names)}")
+    built = build_methods(pipeline, named_variants(names, settings), params.temperature, preset)
     conditions = read_conditions(pipeline, prompts, None)
     plan = ComparisonPlan(built, conditions, tuple(range(seeds)), params, preset)
     check_opens(pipeline, plan)

@@ -38,7 +38,7 @@ class UnderpaintImage:
                 ),
                 "temperature": (
                     "FLOAT",
-                    {"default": -1.0, "min": -1.0, "max": 10.0, "tooltip": "-1: the model's."},
+                    {"default": -1.0, "min": -1.0, "max": 10.0, "step": 0.01, "tooltip": "-1: the model's."},
                 ),
                 "images": ("INT", {"default": 1, "min": 1, "max": 8}),
                 "api_key": ("STRING", {"default": ""}),

@@ -57,9 +57,10 @@ def speedup(baseline: Sequence[float], method: Sequence[float]) -> FigureInterva
     return FigureInterval(ratio, *interval_ends(base[chosen].sum(axis=1) / method_seconds[chosen].sum(axis=1)))
 
 
-def resampled(count: int) -> IntArray:
-    """Indices [RESAMPLES, count] drawn with replacement, the same every time."""
-    return np.random.default_rng(_BOOTSTRAP_SEED).integers(count, size=(RESAMPLES, count))
+def resampled(count: int, stream: int = 0) -> IntArray:
+    """Indices [RESAMPLES, count] drawn with replacement, the same every time; other streams are independent."""
+    seed = [_BOOTSTRAP_SEED, stream] if stream else _BOOTSTRAP_SEED
+    return np.random.default_rng(seed).integers(count, size=(RESAMPLES, count))
 
 
 def interval_ends(figures: FloatArray) -> tuple[float, float]:

@@ -24,7 +24,7 @@ class ReportRow:
     """One method's figures: means over images. Names give units; shares are in 0..1; None means not applicable.
 
     Attributes:
-        tokens_per_cycle, mean_depth, mean_nodes: Over cycles with a draft, so without the first token (from the
+        tokens_per_cycle, mean_depth, mean_nodes: Over all cycles but the first, so without the first token (from the
             condition alone). mean_nodes counts drafted nodes.
         kept_share: Share of all cells that hold a drafted token.
         rejected_share: Share of all cells whose drafted token the rule rejected, if every cell is drafted.
@@ -221,7 +221,7 @@ def _row(
 
 
 def _per_cycle(drawings: Sequence[Drawing]) -> tuple[float | None, float | None, float | None]:
-    """Tokens, tree levels and drafted nodes per cycle with a draft; None without such cycles."""
+    """Tokens, tree levels and drafted nodes per cycle after the first; None for methods without draft trees."""
     accepted = [count for one in drawings for count in one.accepted or ()]
     depths = [depth for one in drawings for depth in one.depths or ()]
     nodes = [count for one in drawings for count in one.nodes or ()]

@@ -113,8 +113,8 @@ def two_sample_test(
     auc = float(np.mean([area_under_curve(*scores[:, half].reshape(2, -1)) for half in halves]))
     # A prompt is resampled with all its pictures, within its half: scores of two networks are not comparable.
     areas = []
-    for half in halves:
-        chosen = half[resampled(len(half))]
+    for stream, half in enumerate(halves):
+        chosen = half[resampled(len(half), stream)]
         areas.append([area_under_curve(scores[0, row].ravel(), scores[1, row].ravel()) for row in chosen])
     return FigureInterval(auc, *interval_ends(np.mean(areas, axis=0)))
 

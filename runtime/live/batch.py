@@ -68,6 +68,10 @@ class SharedPasses(PaddedPasses):
         self._since = now
         return self._share
 
+    def resume(self) -> None:
+        """Leave out of `seconds` the time since it was last called."""
+        self._since = perf_counter()
+
     def stop(self) -> None:
         """Stop every drawing at its next pass."""
         with self.turn:
@@ -173,7 +177,12 @@ class BatchDrawer:
             self._pipelines = [pipeline.fork(passes, lane) for lane in range(lanes)]
 
     def draw(
-        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, tasks: Sequence[ImageTask]
+        self,
+        method: Callable[[], DecodingMethod],
+        sampling: SamplingParams,
+        tasks: Sequence[ImageTask],
+        *,
+        pauses: bool = False,
     ) -> Iterator[tuple[int, Drawing]]:
         """Draw pictures; yields each one's number and drawing when it is complete.
 
@@ -183,6 +192,8 @@ class BatchDrawer:
             method: Builds the method; called once per lane, because rules may keep state.
             sampling: The sampling settings.
             tasks: The pictures to draw.
+            pauses: Whether the others pause while the caller has a drawing, so that the caller's work takes none of
+                their seconds.
 
         Raises:
             ValueError: Any error of a drawing; the other drawings are stopped.
@@ -217,7 +228,13 @@ class BatchDrawer:
                 number, drawing = ended
                 if isinstance(drawing, BaseException):
                     raise drawing
-                yield number, drawing
+                if not pauses:
+                    yield number, drawing
+                    continue
+                with passes.turn:
+                    passes.seconds()
+                    yield number, drawing
+                    passes.resume()
         finally:
             passes.stop()
             for thread in threads:
@@ -284,7 +301,7 @@ class BatchWorkers:
         tasks = [ImageTask(models.condition(job.prompt), job.seed) for job in jobs]
         for _ in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, tasks[: self.batch]):
             pass  # warm-up: the first passes allocate memory, so one batch of each method is not counted
-        for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, tasks):
+        for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, tasks, pauses=True):
             yield self.drawer.record(jobs[number], drawing)
 
 

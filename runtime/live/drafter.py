@@ -133,7 +133,11 @@ class _Borrowed(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Call the target's part on ids, or on features of any dtype."""
-        result: Tensor = self._function[0](inputs.to(self._dtype) if inputs.is_floating_point() else inputs)
+        if inputs.is_floating_point():
+            result: Tensor = self._function[0](inputs.to(self._dtype))
+        else:
+            with torch.no_grad():  # the target's embeddings are not trained
+                result = self._function[0](inputs)
         return result.to(self.weight.dtype)
 
 

@@ -114,7 +114,8 @@ def _pipeline(
     verify_near_ties: NearTies | None,
     compiled: bool,
 ) -> LivePipeline:
-    """Build the pipeline of a loaded model; see `open_live`."""
+    """Build the pipeline of a loaded model; see `open_live`. Its weights get no gradients, also beside a drafter."""
+    model.requires_grad_(False)
 
     def make(loaded: Any) -> LiveModel:
         return family_of(loaded, family)(loaded, processor, grid=grid, longest_prompt=1024)

@@ -70,7 +70,7 @@ def of_causal(family: str, body: Any, lm_head: Any, code_ids: IntArray, grid: Gr
 
     def head(hidden: Tensor) -> Tensor:
         weight = rows()
-        return functional.linear(hidden.to(weight.device), weight)
+        return functional.linear(hidden.to(weight.device), weight.detach())
 
     return LiveModel(
         family=family,

@@ -32,7 +32,7 @@ from underpaint.runtime.page.pictures import Decode, PictureStore, code_patches,
 PAGES: Final = jinja2.Environment(loader=jinja2.PackageLoader("underpaint.runtime.page", ""), autoescape=True)
 """Templates of pages, with filters for JSON (`json`), for JSON inside a script element (`script`), and for numbers."""
 PAGES.filters["json"] = lambda values: json.dumps(list(values))
-PAGES.filters["script"] = lambda values: Markup(json.dumps(values, separators=(",", ":")).replace("</", "<\\/"))
+PAGES.filters["script"] = lambda values: Markup(json.dumps(values, separators=(",", ":")).replace("<", "\\u003c"))
 PAGES.filters["number"] = lambda value, form: format(value, form)
 KINDS: Final = ("compare", "evaluate")
 """Kinds of results that a page can show."""

@@ -45,7 +45,7 @@ COLUMNS: Final = (
     FigureColumn("target NFE", "target_nfe", ".1f", "forward passes of the target for one image"),
     FigureColumn("drafter NFE", "drafter_nfe", ".1f", "forward passes of the drafter for one image"),
     FigureColumn(
-        "tokens per cycle", "tokens_per_cycle", ".2f", "accepted tokens and the extra one, over cycles that draft"
+        "tokens per cycle", "tokens_per_cycle", ".2f", "accepted tokens and the extra one, after the first token"
     ),
     FigureColumn("draft kept", "kept_share", ".1%", "share of cells that hold a drafted token"),
     FigureColumn(
@@ -215,7 +215,7 @@ class CostChart(NamedTuple):
 
 
 def cost_chart(curve: Mapping[str, Any] | None, rows: Sequence[Row]) -> CostChart | None:
-    """The measured curve with a point for each method that drafts trees; None if there is neither."""
+    """The measured curve with a point for each method that decodes tree by tree, also plain autoregression; or None."""
     places = [at for at, row in enumerate(rows) if all(row.get(field) is not None for field in CYCLE_FIELDS)]
     points = [(rows[at]["mean_nodes"] + 1.0, rows[at]["target_ms_per_cycle"]) for at in places]
     line = [] if curve is None else [(float(nodes), float(ms)) for nodes, ms in curve["verify_ms"]]

@@ -197,7 +197,7 @@ class Protocol:
                 if report is not None:
                     report(before + done, size)
 
-            rows, _, _ = drawn_rows(self.run, place, log, compared=False, report=tell)
+            rows, _, _ = drawn_rows(self.run, place, log, likelihood=model.judge is None, compared=False, report=tell)
             values = model_values(model, rows)
             for row in values["rows"]:
                 entry = entries[row["method"]]

@@ -523,6 +523,8 @@ _WRITTEN: Final = (
     ("certify --replay text.json", "expected JSON, got Expecting value: line 1"),
     ("certify --replay object.json", "expected results of version 1, got a file without 'results_version'; name"),
     ("certify --replay list.json", "list.json: expected a JSON object, got list"),
+    ("certify --replay list.json --json out.json", "--json and --out are for a certificate; leave them out with"),
+    ("certify --replay list.json --out out.json", "--json and --out are for a certificate; leave them out with"),
     ('certify "nobody_program --x" --as process', "--as process: 'nobody_program' cannot be started:"),
     ('certify "\'unclosed" --as process', "--as process: expected a command line as a shell reads it, got"),
     ("premises --temperature 0", "--temperature: expected more than 0, because at 0 every"),

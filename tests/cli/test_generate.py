@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.cli.app import app
+from underpaint.cli.generate import _slug
 from underpaint.zoo.textured_prompts import THINGS, parse_textured
 
 
@@ -50,6 +51,14 @@ def test_default_files_tell_settings_apart(here: Path) -> None:
     for options in ([], ["--temperature", "0"], ["--method", "eagle2"], []):
         assert called("generate", "a fox, an owl", *options).exit_code == 0
     assert len(list(here.glob("runs/generate/*/0000-*-seed0.png"))) == 3
+
+
+def test_default_files_tell_prompts_apart_that_their_names_cannot_hold() -> None:
+    long = "a woolly fox left of an outlined pumpkin, with a honeybee, on"
+    names = [_slug(f"{long} {ground} foliage") for ground in ("green", "ochre")] + [_slug("狐狸"), _slug("猫")]
+    assert len(set(names)) == 4
+    assert all(len(name) <= 60 and name.isascii() for name in names)
+    assert _slug("a fox, an owl") == "a-fox-an-owl"
 
 
 def test_two_comparisons_in_a_row_do_not_refuse_each_other(here: Path) -> None:

@@ -6,6 +6,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
+from underpaint.api import compare
 from underpaint.cli.options import read_preset
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw
@@ -258,3 +259,8 @@ def test_the_preset_of_eagles_code_counts_its_first_level_too() -> None:
         for other in ("adt", "lantern", "zipar"):
             assert resolve(other, temperature, preset="eagle-code") == resolve(other, temperature, preset="paper")
     assert read_preset("eagle-code") == "eagle-code"
+
+
+def test_settings_of_a_method_that_is_not_compared_are_refused():
+    with pytest.raises(ValueError, match="settings: 'eagle-2' is not among the methods; did you mean 'eagle2'"):
+        compare(PIPELINE, ["eagle2"], ["a fox, an owl"], settings={"eagle-2": ["depth=3"]})

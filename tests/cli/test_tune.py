@@ -106,6 +106,9 @@ def test_what_is_tuned_later_joins_the_preset_file_unless_it_is_sampled_otherwis
         assert heats() == expected
     use = "--preset t/preset.json --methods eagle2 --resolution 64 --temperature 0.5 --prompts-skip 4"
     assert f"next: underpaint compare {use} reports them on other prompts" in ran.out
+    ran = tuned("speculative", "0")
+    use = "--preset t/preset.json --methods eagle2,speculative --resolution 64 --temperature 0 --prompts-skip 4"
+    assert f"next: underpaint compare {use} reports them on other prompts" in ran.out
     again = tuned("eagle2", "0.5,0")
     assert again.code == 0, again.err + again.crash
     assert "round" not in again.err

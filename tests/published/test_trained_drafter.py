@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cli.program import run_program
 from tests.published.checkpoints import save_llamagen
 from tests.published.test_device import TINY
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.trained_drafter import open_exported
+from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
+from underpaint.runtime.pipeline import Pipeline
 
 pytestmark = pytest.mark.slow
 
@@ -31,3 +36,14 @@ def test_an_exported_target_gets_a_drafter(tmp_path: Path, tokenizer: Path, monk
     again = run_program(train, tmp_path, monkeypatch)
     assert again.code == 2
     assert "expected a folder without a drafter" in again.err
+
+
+def test_a_target_that_reads_prompts_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    prompted = DecoderConfig(
+        dim=16, layers=1, heads=2, hidden=16, vocab_size=8, grid_side=2, prefix=4, cond_ids=9, rope="line"
+    )
+    decoder = ConfigOnlyDecoder("target", prompted, None)  # type: ignore[arg-type]
+    models = SimpleNamespace(entry=SimpleNamespace(drafter=None), high=SimpleNamespace(decoder=decoder))
+    monkeypatch.setattr(Pipeline, "open", lambda *_, **__: models)
+    with pytest.raises(ValueError, match="expected a target that is conditioned on classes"):
+        open_exported(tmp_path, "cpu")

@@ -103,6 +103,7 @@ def test_folders_that_name_their_authors_class_are_loaded(tmp_path, monkeypatch,
     monkeypatch.setitem(families.FAMILIES, family, family_for(name))
     opened = open_live(tmp_path, family, "6x6")
     assert opened.live.codes == CODES
+    assert not any(weight.requires_grad for weight in opened.live.body.parameters()), "a drafter's loss reaches them"
     assert torch.equal(opened.live.embed_codes(torch.arange(CODES)), tiny.model.get_input_embeddings().weight[LAST])
     with pytest.raises(LiveModelError, match="expected a model class of transformers"):
         open_live(tmp_path, None, "6x6")

@@ -17,7 +17,7 @@ from underpaint.artifacts.run_log import settings_hash
 from underpaint.cli.app import app
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.report_row import accepted_cells
-from underpaint.runtime.page.document import ComparisonFolder, page
+from underpaint.runtime.page.document import PAGES, ComparisonFolder, page
 from underpaint.runtime.page.figures import edges, runs
 from underpaint.runtime.page.frames import frames_of
 from underpaint.runtime.page.pictures import code_patches, decoder_for
@@ -100,7 +100,7 @@ def test_another_figure_would_be_seen(folder: Path, results: dict[str, Any]) -> 
 def test_it_holds_the_whole_json(text: str, results: dict[str, Any]) -> None:
     match = re.search(r'<script type="application/json" id="results">(.*?)</script>', text, re.DOTALL)
     assert match is not None
-    inside = json.loads(match.group(1).replace("<\\/", "</"))
+    inside = json.loads(match.group(1))
     assert inside["rows"] == results["rows"]
     assert inside["acceptance_per_cell"] == results["acceptance_per_cell"]
 
@@ -259,3 +259,10 @@ def test_drawings_cut_short_are_refused(folder: Path, tmp_path: Path, share: flo
     log.write_bytes(content[: int(share * len(content))])
     with pytest.raises(ValueError, match=r"expected 1 drawings of .*got 0; it was cut short"):
         ComparisonFolder.read(tmp_path / "cut")
+
+
+def test_no_prompt_ends_or_comments_out_a_script_element() -> None:
+    prompt = "<!-- <script> </script> & a fox"
+    text = str(PAGES.filters["script"]({"prompt": prompt}))
+    assert "<" not in text
+    assert json.loads(text) == {"prompt": prompt}
