@@ -40,7 +40,9 @@ def build_index(
     """Build the index of the models in `folder` from their manifests.
 
     family, condition, sampling_params: if left out, the folder's index provides them if it has the same targets, and
-    otherwise the manifests. Raises ManifestError if the manifests contradict each other: two codebooks, two targets of
+    otherwise the manifests. Sampling that a user changed stays if the condition does.
+
+    Raises ManifestError if the manifests contradict each other: two codebooks, two targets of
     one grid, different numbers of codes.
     """
     manifests = read_manifests(folder)
@@ -59,7 +61,9 @@ def build_index(
     if condition is None:
         condition = before.condition if before and targets and same else _condition(drawn_by, family)
     if sampling_params is None:
-        keep_sampling = before is not None and before.resolutions and before.condition == condition
+        published = before is not None and before.sampling() in (PUBLISHED_SAMPLING, *SAMPLING_BY_KIND.values())
+        kept = before is not None and before.resolutions and before.condition == condition
+        keep_sampling = kept and (same or not published)
         sampling_params = before.sampling() if before and keep_sampling else _sampling(drawn_by, condition)
     return ModelIndex(
         models={name: entry_of(manifest) for name, manifest in manifests.items()},

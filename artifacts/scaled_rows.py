@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 SCALE: Final = ".scale"
 """Suffix of the name of a matrix's scales in a file of weights."""
 _MOST: Final = 127
+_LEAST_SCALE: Final = 2.0**-17
 
 
 class ScaledRows(NamedTuple):
@@ -29,7 +30,9 @@ class ScaledRows(NamedTuple):
 def scaled_rows(values: NDArray[Any], axis: int = 0) -> ScaledRows:
     """Round float32 `values` to 8 bits; rows are indexed by `axis`, and the largest number of each gives its scale."""
     others = tuple(place for place in range(values.ndim) if place != axis % values.ndim)
-    scale = (np.abs(values).max(axis=others, keepdims=True) / _MOST).astype(np.float16)
+    top = np.abs(values).max(axis=others, keepdims=True)
+    # Smaller scales have too few digits in float16: rounding the rounded row would give another scale.
+    scale = np.where(top > 0, np.maximum(top / _MOST, _LEAST_SCALE), 0.0).astype(np.float16)
     wide = scale.astype(np.float32)
     steps = np.divide(values, wide, out=np.zeros_like(values, np.float32), where=wide > 0)
     return ScaledRows(np.clip(np.rint(steps), -_MOST, _MOST).astype(np.int8), scale)

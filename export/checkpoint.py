@@ -121,6 +121,8 @@ def export_checkpoint(request: Request, folder: Path) -> tuple[Manifest, ...]:
         require_runnable(request.precision)
     require_same_codes(loaded, folder)
     _require_own_target(request, folder)
+    if FAMILIES[request.kind].read_target is not None:
+        _require_own_drafter(request, loaded.checkpoint.digest(), folder)
     neighbours = _neighbours(request, loaded)
     spec = FAMILIES[request.kind]
     with staged(folder, None if spec.read_target is None else spec.family) as aside:
@@ -161,6 +163,20 @@ def _require_own_target(request: Request, folder: Path) -> None:
                 f"{folder}: expected a drafter of its target, {exported_kind} of "
                 f"{manifest.export.request.get('checkpoint')}, got one that reads {kind} of {path}; name that target "
                 "with --target and --target-kind, or export both into another folder"
+            )
+
+
+def _require_own_drafter(request: Request, sha: str, folder: Path) -> None:
+    """Raise ManifestError if the folder has a drafter of another target than the exported one, of this hash."""
+    for manifest in read_manifests(folder).values() if folder.is_dir() else ():
+        pair = manifest.export.request.get("target") if manifest.kind == "drafter" and manifest.export else None
+        if pair is None:
+            continue
+        kind, path = str(pair[0]), Path(str(pair[1]))
+        if kind != request.kind or (path.exists() and read_checkpoint(path).digest() != sha):
+            raise ManifestError(
+                f"{folder}: its drafter reads {kind} of {path}, got {request.kind} of {request.checkpoint}; export the "
+                "target into another folder"
             )
 
 

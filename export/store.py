@@ -1,5 +1,6 @@
 """Writes model files with weights and manifests: to a staging folder, checked, then moved together with the index."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,8 @@ from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in training/data/LICENCES.md"
 PACKAGES: Final = ("torch", "onnx", "onnxruntime", "numpy")
 _ASIDE: Final = ".export."
+_STORAGE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+"""Numbers of errors that say that a folder's disk takes no more."""
 _LEAST_WEIGHT: Final = 16
 """Floating-point constants with fewer numbers are not weights but, for example, an epsilon or a scale."""
 
@@ -83,9 +86,10 @@ def _moved_into(folder: Path, family: str | None, sampling_params: SamplingParam
         for file in sorted(aside.iterdir(), key=lambda file: (file.suffix == ".json", file.name == INDEX)):
             os.replace(file, folder / file.name)
     except OSError as error:
-        what = f"{error.strerror or error} while writing into {folder}, which stays as it was; make room there"
-        message = f"{what}, or choose another folder"
-        raise (OSError(message) if error.errno is None else OSError(error.errno, message)) from error
+        if error.errno not in _STORAGE:  # such as a checkpoint that is not there
+            raise
+        what = f"{error.strerror} while writing into {folder}, which stays as it was; make room there"
+        raise OSError(error.errno, f"{what}, or choose another folder") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -1,6 +1,8 @@
 """Writes weights one by one to a safetensors file that ONNX graphs refer to."""
 
+import errno
 import json
+import os
 from collections.abc import Iterable
 from os import SEEK_END
 from pathlib import Path
@@ -96,7 +98,11 @@ class WeightFile:
             )
         start = self._end
         self._note(name, _NAMES[values.dtype], list(values.shape), values.nbytes)
-        array.tofile(self._stream)
+        try:
+            array.tofile(self._stream)
+        except OSError as error:  # NumPy's error of a short write has no number
+            number = error.errno or errno.ENOSPC
+            raise OSError(number, os.strerror(number)) from error
         gap = -self._end % _ALIGN
         if gap:  # the format allows no gaps; padding keeps the next tensor aligned
             self._note(f"_pad_{self._end}", "U8", [gap], gap)

@@ -60,7 +60,7 @@ class EngineTarget:
         if params.guidance != 1.0 and not self.decoder.config.guided:
             raise EngineError(
                 f"guidance {params.guidance:g}: this export has no prompt without a condition, as its authors draw it "
-                "without guidance; use --guidance 1, or export it with --kept"
+                "without guidance; use --guidance 1, or export it again with --uncond-keep FIRST LAST"
             )
         self.params = params
         self._engine: Engine | None = None

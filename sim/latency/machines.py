@@ -278,7 +278,7 @@ def roofline(name: str) -> RooflineCosts:
     file = machine_file(name)
     machine, slash, rest = name.partition("/")
     if file is not None:
-        slash, rest = "/", name.removeprefix(f"{file}/")
+        slash, rest = "/", name.partition(f"{MACHINE_FILE}/")[2]
     model, _, batch = rest.partition("/")
     count = batch.removeprefix("batch").removesuffix(FIXED)
     if not slash or (batch and not batch.startswith("batch")):

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts import index_writer
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import build_index, write_index
 from underpaint.artifacts.manifest import ExportRecord, Manifest, ManifestError, write
-from underpaint.artifacts.model_index import INDEX, ModelEntry, read_index
+from underpaint.artifacts.model_families import PUBLISHED_SAMPLING
+from underpaint.artifacts.model_index import INDEX, ModelEntry, entry_of, read_index
 
 CONFIG = DecoderConfig(8, 1, 2, 8, 8, 4, 1, cond_ids=2, capacity=17)
 
@@ -64,6 +66,18 @@ def test_what_is_not_told_again_stays(tmp_path: Path) -> None:
     index = read_index(folder)
     assert (index.family, index.condition, index.judge) == ("one", "ids", "judge")
     assert index.sampling() == SamplingParams(top_k=5)
+
+
+def test_another_target_does_not_keep_the_published_sampling_of_the_one_before(tmp_path: Path) -> None:
+    folder = small_folder(tmp_path)
+    changed = SamplingParams(top_k=5)
+    for before, after in ((PUBLISHED_SAMPLING, SamplingParams(guidance=2.0)), (changed, changed)):
+        write_index(folder, family="one", condition="ids", sampling_params=before)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(index_writer, "_sampling", lambda *_: SamplingParams(guidance=2.0))
+            patch.setattr(index_writer, "entry_of", lambda manifest: replace(entry_of(manifest), sha256="another"))
+            index = build_index(folder, family="two", condition="ids")
+        assert index.sampling() == after
 
 
 def test_captions_of_features_and_a_grammar_are_told_apart(tmp_path: Path) -> None:

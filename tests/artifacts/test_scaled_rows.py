@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from underpaint.artifacts.scaled_rows import scaled_rows
 
 
-@given(st.integers(0, 2**32), st.sampled_from([1e-6, 1e-3, 0.1, 30.0]), st.integers(1, 6), st.integers(1, 9))
+@given(
+    st.integers(0, 2**32), st.sampled_from([1e-6, 2e-4, 4e-4, 1e-3, 0.1, 30.0]), st.integers(1, 6), st.integers(1, 9)
+)
 def test_each_number_is_within_half_a_step_and_rounding_again_changes_nothing(
     seed: int, size: float, rows: int, columns: int
 ) -> None:

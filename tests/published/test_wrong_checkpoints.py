@@ -38,6 +38,20 @@ def test_other_names_are_the_usual_size(tmp_path: Path, name: str) -> None:
     assert loaded_model.decoder.config.grid_side == 16
 
 
+def test_a_target_that_the_folders_drafter_does_not_read_is_refused(tmp_path: Path) -> None:
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    save_llamagen(tmp_path / "other.pt", captions=False, seed=9)
+    save_file(eagle_weights(), tmp_path / "eagle.safetensors")
+    pair = ("llamagen-c2i", tmp_path / "c2i.pt")
+    eagle = Request("eagle-drafter", tmp_path / "eagle.safetensors", target=pair, target_options=TINY)
+    export_checkpoint(eagle, tmp_path / "out")
+    with pytest.raises(
+        ManifestError, match=r"its drafter reads llamagen-c2i of .*c2i.pt, got llamagen-c2i of .*other.pt"
+    ):
+        export_checkpoint(Request("llamagen-c2i", tmp_path / "other.pt", options=TINY), tmp_path / "out")
+    export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), tmp_path / "out")
+
+
 def test_a_drafter_that_reads_another_target_than_the_folders_is_refused(tmp_path: Path) -> None:
     save_llamagen(tmp_path / "c2i.pt", captions=False)
     save_llamagen(tmp_path / "t2i.pt", captions=True)

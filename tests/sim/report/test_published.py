@@ -130,6 +130,17 @@ def test_a_machine_s_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         roofline(f"{tmp_path}/none.toml/llamagen-xl")
 
 
+def test_a_machine_file_may_be_named_by_any_spelling_of_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab").mkdir()
+    for place in ("gpu.toml", "lab/gpu.toml"):
+        (tmp_path / place).write_text("bandwidth = 864.0\npeak = 362.0\nlaunch_us = 2.75\n")
+    costs = [roofline(name) for name in ("./gpu.toml/llamagen-xl", "lab//gpu.toml/llamagen-xl", "gpu.toml/llamagen-xl")]
+    assert {one.name for one in costs} == {"gpu/llamagen-xl"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
