@@ -134,7 +134,7 @@ def serve(
     typer.echo(
         f"{engine.info.name} on http://{host}:{bound.getsockname()[1]}; Ctrl-C finishes what was accepted and ends"
     )
-    Server(create_app(engine, limits, keys, log_prompts), engine, drain).run_on(bound)
+    Server(create_app(engine, limits, keys, log_prompts), engine, drain, waiting).run_on(bound)
 
 
 def open_served(

@@ -125,6 +125,11 @@ class Deployment:
         self._name, self._handles = f"underpaint-{uuid4().hex[:8]}", list[Any]()
         try:
             self._start_ray(scale)
+            there = ray.cluster_resources().get("GPU", 0.0) if gpus and address is None else float("inf")
+            if gpus * scale.least > there:
+                raise ValueError(
+                    f"expected {gpus * scale.least} GPUs, one for each replica, got {there:.0f}; ask for fewer replicas"
+                )
             cores = usable_cores()
             threads = None if address is not None else max(1, cores // scale.most)
             deployed = serve.deployment(

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 _SPARE: Final = 5
 """Seconds after the engine has drained, for the last answers to reach their clients."""
 _CONNECTIONS: Final = 1024
+"""Maximum number of connections, besides one for each waiting picture."""
 BACKLOG: Final = 1024
 """Maximum number of connections that wait to be accepted."""
 
@@ -57,7 +58,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """A uvicorn server. The first SIGTERM or Ctrl-C drains the engine; a second Ctrl-C ends at once."""
 
-    def __init__(self, app: FastAPI, engine: Drains, drain_seconds: float) -> None:
+    def __init__(self, app: FastAPI, engine: Drains, drain_seconds: float, waiting: int = 0) -> None:
+        """waiting: Maximum number of waiting pictures, each of which may hold a connection."""
         self._engine, self._drain_seconds = engine, drain_seconds
         self.handled_signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
         super().__init__(
@@ -67,7 +69,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 backlog=BACKLOG,
-                limit_concurrency=_CONNECTIONS,
+                limit_concurrency=_CONNECTIONS + waiting,
                 timeout_graceful_shutdown=int(drain_seconds) + _SPARE,
             )
         )

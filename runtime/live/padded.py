@@ -170,7 +170,7 @@ class PaddedPasses:
                     use_cache=True,
                 )
 
-            captured = captured_graph(run) if self._compiled and captures(embeds) else run
+            captured = captured_graph(run, embeds.get_device()) if self._compiled and captures(embeds) else run
             sized = _SizedPass(embeds, mask, positions, places, captured)
             if self._compiled:
                 self._sized[size, slots] = sized
@@ -182,25 +182,35 @@ def captures(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-def captured_graph(run: Callable[[], Outputs]) -> Callable[[], Outputs]:
+def captured_graph(run: Callable[[], Outputs], device: int) -> Callable[[], Outputs]:
     """Return a function that replays `run` as a CUDA graph, reading and writing the same tensors as `run`.
 
     The graph is captured at the first call, when the tensors already hold a pass: warm-up passes write to the cache.
+
+    Args:
+        run: The pass.
+        device: Index of the GPU that it runs on.
     """
     captured: list[tuple[Any, Outputs]] = []
 
+    def capture() -> None:
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # A server decodes pictures in another thread, whose allocations must not invalidate the capture.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            outputs = run()
+        captured.append((graph, outputs))
+
     def replay() -> Outputs:
-        if not captured:
-            stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(_WARM_UPS):
-                    run()
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                captured.append((graph, run()))
-        captured[0][0].replay()
+        with torch.cuda.device(device):  # each thread has a current device of its own
+            if not captured:
+                capture()
+            captured[0][0].replay()
         return captured[0][1]
 
     return replay

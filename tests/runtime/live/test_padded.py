@@ -102,7 +102,7 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", nothing)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda recorder: recorder)
+    monkeypatch.setattr(torch.cuda, "graph", lambda recorder, **_: recorder)
     monkeypatch.setattr(padded, "captures", lambda tensor: True)
     return captured
 
