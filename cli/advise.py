@@ -90,7 +90,8 @@ def advise(
         bias = _read_quality(quality)
         if not 0.0 < precision < 1.0:
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
-        if "," in machine or "/batch" in machine:
+        suffixed = not machine.endswith(CURVE) and machine.rpartition("/")[2].startswith("batch")
+        if "," in machine or suffixed:
             raise ValueError(f"--machine: expected one machine, and its batch as --batch, got {machine!r}")
         if batch > 1 and machine.endswith(CURVE):
             raise ValueError(

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, Final
 
@@ -11,7 +12,9 @@ from underpaint.cli.terminal import Column, Format, FormatOption, JsonFile, Resu
 from underpaint.runtime.evaluation.machine import package_version
 
 _ENGINES: Final = ("onnxruntime", "onnxruntime-gpu", "torch", "triton", "tensorrt", "tensorrt-rtx-cu13")
-_REQUIREMENT: Final = re.compile(r"""(?P<package>[\w.-]+)[^;]*; extra == ['"](?P<extra>[\w-]+)['"]""")
+_REQUIREMENT: Final = re.compile(
+    r"""(?P<package>[\w.-]+)[^;]*;(?P<marker>.*?)(?:\band\s+)?extra == ['"](?P<extra>[\w-]+)['"]"""
+)
 
 
 def env(form: FormatOption = Format.table, json_file: JsonFile = None) -> None:
@@ -86,6 +89,8 @@ def _extras() -> dict[str, str]:
     missing: dict[str, list[str]] = {}
     for match in filter(None, map(_REQUIREMENT.match, lines)):
         absent = missing.setdefault(match["extra"], [])
+        if "linux" in match["marker"] and sys.platform != "linux":
+            continue
         if package_version(match["package"]) is None:
             absent.append(match["package"])
     return {extra: f"lacks {', '.join(absent)}" if absent else "installed" for extra, absent in missing.items()}

@@ -247,7 +247,7 @@ def _slug(text: str) -> str:
     """Return a prompt in a form that fits into a file name, with a hash if the form leaves something out."""
     kept = "".join(letter if letter.isalnum() and letter.isascii() else " " for letter in text.lower())
     words = "-".join(kept.split())
-    if text.isascii() and len(words) <= _MOST_LETTERS:
+    if len(words) <= _MOST_LETTERS and "-".join(text.replace(", ", " ").split()) == words:
         return words or "picture"
     return f"{words[: _MOST_LETTERS - 9].rstrip('-') or 'picture'}-{short_hash({'prompt': text})[:8]}"
 

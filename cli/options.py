@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -316,3 +316,14 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     by_name = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
     called.__dict__["__signature__"] = Signature(by_name)
     return called
+
+
+def option_words(options: Any) -> list[str]:
+    """Return the command-line words of a dataclass of options, for those that differ from their defaults."""
+    words: list[str] = []
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if value != one.default:
+            name = "--prompts" if one.name == "prompts_file" else f"--{one.name.replace('_', '-')}"
+            words += [name] if value is True else [name, str(value)]
+    return words

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ from underpaint.cli.options import (
     TopP,
     check_promises,
     grouped,
+    option_words,
     read_names,
     read_numbers,
     read_sampling,
@@ -158,7 +159,13 @@ def tune(
     tuned = [name for name, one in at_heat.items() if one is not None and one.temperature == heat]
     if tuned:
         named = ["--preset", str(preset), "--methods", ",".join(tuned)]
-        options = [*_words(models), *_words(live), "--temperature", f"{heat:g}", *_other_prompts(prompt_options, count)]
+        options = [
+            *option_words(models),
+            *option_words(live),
+            "--temperature",
+            f"{heat:g}",
+            *_other_prompts(prompt_options, count),
+        ]
         then = shlex.join(["underpaint", "compare", *named, *options])
         note_files((preset,), f"{then} reports them on other prompts", form)
 
@@ -167,18 +174,7 @@ def _other_prompts(options: PromptOptions, count: int) -> list[str]:
     """Return options that choose other prompts than the `count` prompts of a tuning; OTHER stands for another file."""
     if options.prompts_file is not None and options.prompts_count is None:
         return ["--prompts", "OTHER"]
-    return _words(replace(options, prompts_count=None, prompts_skip=options.prompts_skip + count))
-
-
-def _words(options: ModelOptions | LiveOptions | PromptOptions) -> list[str]:
-    """Return the command-line words of the options that differ from their defaults."""
-    words: list[str] = []
-    for one in fields(options):
-        value = getattr(options, one.name)
-        if value != one.default:
-            name = "--prompts" if one.name == "prompts_file" else f"--{one.name.replace('_', '-')}"
-            words += [name] if value is True else [name, str(value)]
-    return words
+    return option_words(replace(options, prompts_count=None, prompts_skip=options.prompts_skip + count))
 
 
 def read_bound(within: float | None, measure: str) -> "QualityBound | None":

@@ -69,7 +69,7 @@ def screening_plan(
         A plan with one model and one machine.
 
     Raises:
-        ValueError: A bias is allowed at temperature 0, where it is 0 or 1 at every token.
+        ValueError: A bias is allowed at temperature 0, where it is 0 or 1 at every token, or without a codebook.
     """
     vary, rules = within_depths(len(model.draft)), LOSSLESS
     policies: tuple[str, ...] = POLICIES
@@ -88,8 +88,10 @@ def screening_plan(
             "rule.delta": tuple(sorted({min(1.0, bias * factor) for factor in (1.0, 2.0)})),
         }
     elif bias > 0.0:
-        rules = (*rules, "cool")
-        vary["rule.delta"] = (1.1, 1.5, 2.0)
+        raise ValueError(
+            "--quality: expected a trace with a codebook, as the bias of relaxed rules without one is not computed; add "
+            "the array 'codebook' [V, E], or leave it out"
+        )
     return SweepPlan((trace,), policies, rules, (machine,), vary, precision, _SCREEN_IMAGES, seed)
 
 

@@ -1,7 +1,7 @@
 """Cool-SD: a factor that decreases along the draft loosens the acceptance; the residual has the least bias."""
 
-from dataclasses import dataclass
-from math import exp
+from dataclasses import dataclass, replace
+from math import exp, log
 from typing import Annotated, Final, NamedTuple
 
 import numpy as np
@@ -53,6 +53,10 @@ class CoolSD:
         scale = depth / sum(cooling) if self.mu is None else exp(-self.mu)
         return tuple(self.delta * scale * factor for factor in cooling)
 
+    def at_depth(self, depth: int) -> "CoolSD":
+        """Return the rule whose factors are those of a tree of this depth, at least 1, for trees of any depth."""
+        return replace(self, mu=-log(self.factors(depth)[0] / self.delta))
+
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         require_drawn(tree, *DRAWN)
         factors = self.factors(tree.depth) if tree.size > 1 else ()
@@ -60,6 +64,8 @@ class CoolSD:
 
 
 def _bound(settings: Settings, node: DraftedNode) -> float:
+    if not node.depth:  # a policy that drafts nothing here
+        return 0.0
     factors = CoolSD(settings["delta"], settings["nu"], settings["mu"]).factors(node.depth)
     return max(0.0, 1.0 - 1.0 / factors[node.level])
 

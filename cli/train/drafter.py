@@ -1,5 +1,6 @@
 """`underpaint train drafter`: train a drafter for a live or exported target, on pictures that the target draws."""
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,7 +10,7 @@ import typer
 from underpaint.cli.errors import on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveModelOptions
-from underpaint.cli.options import Models
+from underpaint.cli.options import Models, option_words
 from underpaint.cli.terminal import note, progress
 from underpaint.cli.train.options import Run, report
 
@@ -153,8 +154,10 @@ def drafter(
             assert isinstance(trained, Eagle3Decoder)
             write_layout(pipeline.live, trained, folder / layout, layout.value, str((live.live or Path()).resolve()))
         report(outcome, folder)
-    drawn_with = f"--live {live.live} --drafter {folder}" if models is None else f"--models {models}"
-    note(f"next: underpaint compare {drawn_with} --methods eagle2")
+    words = ["--models", str(models)]
+    if models is None:
+        words = [*option_words(live), *option_words(prompts), "--drafter", str(folder)]
+    note("next: " + shlex.join(["underpaint", "compare", *words, "--methods", "eagle2"]))
 
 
 def _costs_text(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:

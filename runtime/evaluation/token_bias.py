@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from underpaint.algos.accept import RULES
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
@@ -19,6 +20,8 @@ from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.likelihood import most_at_once
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels, Timed
+from underpaint.runtime.methods.registry import MethodConfig
+from underpaint.runtime.methods.windows.method import JacobiConfig
 
 
 class Watched(NamedTuple):
@@ -38,9 +41,10 @@ def draw_watched(
     bounds the bias over all draws from above. For a tree that was never verified, it is between the drafted path's
     first token and the target's distribution. For row fronts, it is between each cell's distribution when it was
     decided and the target's given all earlier cells of the finished picture. Cells that an adaptive window redraws do
-    not count. Lossless methods, temperature 0, and cells drafted at a low resolution are not measured.
+    not count. Lossless methods, temperature 0, and cells drafted at a low resolution are not measured, nor are rules
+    that look ahead and inexact windows, whose bias the token after the root does not show.
     """
-    if method.lossless or sampling.temperature == 0.0:
+    if method.lossless or sampling.temperature == 0.0 or not _shows_bias(method.config):
         return Watched(method.open(models, condition, sampling).decode(chance), None)
     watches: list[RuleWatch] = []
 
@@ -62,6 +66,14 @@ def draw_watched(
     return Watched(result, seen.bias(result, beside_picture(seen.target, result.tokens, most)))
 
 
+def _shows_bias(config: MethodConfig) -> bool:
+    """Return whether the token after a tree's root shows the bias of a method."""
+    acceptance = config.acceptance
+    spec = None if acceptance is None else RULES[acceptance[0]]
+    looks_ahead = spec is not None and spec.looks_ahead and spec.promise != "lossless"
+    return not looks_ahead and not (isinstance(config, JacobiConfig) and not config.window.is_exact)
+
+
 @dataclass(slots=True)
 class RuleWatch:
     """Implements `Rule` with another rule, and records how far it moves the next token at each tree's root."""
@@ -80,8 +92,10 @@ class RuleWatch:
                 draft_probs=tree.draft_probs,
                 draft_rows=np.append(tree.draft_rows[0], np.full(children.size, -1)),
             )
+            # The first level alone is enumerated, by the rule's settings for the whole tree.
+            rule = self.rule.at_depth(tree.depth) if hasattr(self.rule, "at_depth") else self.rule
             exact = probs[0] if tree.drawn == "top_k" else _next(TraversalVerification(), top, probs[nodes])
-            self.biases.append(_apart(_next(self.rule, top, probs[nodes]), exact))
+            self.biases.append(_apart(_next(rule, top, probs[nodes]), exact))
         return self.rule(tree, probs, chance)
 
     def skipped(self, tree: DraftTree, probs: FloatArray) -> None:

@@ -45,12 +45,13 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
 
     It uses the rule's reference implementation, and is exact in each context for point proposals. Sampled siblings are
     drawn SIBLING_DRAWS times per context; the result of a lossless rule with the same draws is subtracted, to reduce
-    their noise. Returns 0 at lossless settings, and None for rules that decide by an argmax.
+    their noise. Returns 0 at lossless settings, and None for rules that decide by an argmax or look ahead, whose bias
+    the next token alone does not show.
     """
     spec = RULES[scheme.rule_name]
     if scheme.lossless:
         return 0.0
-    if spec.greedy:
+    if spec.greedy or spec.looks_ahead:
         return None
     rows = visited_rows(model, done, CONTEXTS, seed)
     drawn = POLICIES[scheme.policy_name].drawn

@@ -59,6 +59,7 @@ def test_default_files_tell_prompts_apart_that_their_names_cannot_hold() -> None
     assert len(set(names)) == 4
     assert all(len(name) <= 60 and name.isascii() for name in names)
     assert _slug("a fox, an owl") == "a-fox-an-owl"
+    assert len({_slug(text) for text in ("A fox!", "a fox", "a fox?", "")}) == 4
 
 
 def test_two_comparisons_in_a_row_do_not_refuse_each_other(here: Path) -> None:

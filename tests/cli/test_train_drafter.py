@@ -33,6 +33,9 @@ def test_a_drafter_is_trained_and_drafts_for_compare_and_generate(folder, monkey
     output = done.out + done.err
     for expected in ("memory: target 0.00 GB", "drawing 9 pictures", "acceptance_1", "--drafter run --methods eagle2"):
         assert expected in " ".join(output.split())
+    (line,) = (line for line in output.splitlines() if line.startswith("next: "))
+    printed = run_program(line.removeprefix("next: underpaint ") + " --prompts-count 1", folder, monkeypatch)
+    assert printed.code == 0, printed.err + printed.crash
     compare = f"compare 0,103,110,121 --live emu3 {GRID} --drafter run --temperature 0 --methods eagle2,adt --out out"
     done = run_program(compare, folder, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done

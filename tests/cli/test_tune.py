@@ -16,7 +16,8 @@ from tests.cli.test_killed import kill_when, lines_of, start
 from underpaint.artifacts.results import read_results
 from underpaint.cli.evaluation.prompts import PromptOptions
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.tune import ModelOptions, _other_prompts, _words
+from underpaint.cli.options import option_words
+from underpaint.cli.tune import ModelOptions, _other_prompts
 
 pytestmark = pytest.mark.usefixtures("rough_costs")
 TUNE = "tune --models {} --resolution 64 --methods eagle2 --temperatures 1 --prompts-count 4 --candidates 3 --out t"
@@ -121,8 +122,8 @@ def test_what_is_tuned_later_joins_the_preset_file_unless_it_is_sampled_otherwis
 
 def test_the_next_command_names_the_models_and_other_prompts() -> None:
     live = LiveOptions(live=Path("my model"), dtype="bfloat16", compile=True)
-    assert _words(live) == ["--live", "my model", "--dtype", "bfloat16", "--compile"]
-    assert _words(ModelOptions(models=Path("m"), low=Path("l"), top_k=5)) == [
+    assert option_words(live) == ["--live", "my model", "--dtype", "bfloat16", "--compile"]
+    assert option_words(ModelOptions(models=Path("m"), low=Path("l"), top_k=5)) == [
         "--models",
         "m",
         "--top-k",

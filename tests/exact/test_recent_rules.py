@@ -104,6 +104,13 @@ def test_fly_is_lossless_only_above_the_largest_entropy_of_its_top_codes(top: in
             assert RULES[name].is_lossless(settings) == lossless, (name, settings)
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+def test_cool_sd_keeps_the_factors_of_a_tree_in_its_first_level(depth: int) -> None:
+    rule = RULES["cool"].make(1.1, 0.7)
+    assert rule.at_depth(depth).factors(1) == pytest.approx(rule.factors(depth)[:1], rel=1e-12)
+    assert rule.at_depth(depth).factors(depth) == pytest.approx(rule.factors(depth), rel=1e-12)
+
+
 def test_fly_forgives_by_enumeration() -> None:
     """Toy case: a rejection of code 0 is forgiven wherever code 1 follows or code 0 passes."""
     assert decoded(RULES["fly"].make(0.3, 1), 1) == pytest.approx((2 / 3, 0.0), abs=ROUNDING)

@@ -1,5 +1,6 @@
 """Advice from a trace: the coarse sweep, its finalists, and a drafter moved by an exact share."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,9 @@ def test_relaxed_rules_are_tried_only_where_a_bias_is_allowed(trace: Trace) -> N
     plan = screening_plan("t", replayed, "m", 0.1, 0.1, 0)
     assert plan.rules[-1] == "lantern"
     assert plan.vary["rule.delta"] == (0.1, 0.2)
+    bare = dataclasses.replace(replayed, codebook=np.empty((replayed.vocab_size, 0)))
+    with pytest.raises(ValueError, match="expected a trace with a codebook"):
+        screening_plan("t", bare, "m", 0.1, 0.1, 0)
 
 
 def test_drafts_are_no_deeper_than_the_trace(trace: Trace) -> None:

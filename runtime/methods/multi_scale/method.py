@@ -205,7 +205,7 @@ _PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=No
 for _spec in (
     _mulo(
         "mulo",
-        "MuLo-SD: drafted at half the resolution; rejected cells and those around them are redrawn one by one",
+        "MuLo-SD: drafted at half the resolution; rejected cells and those around them are redrawn as one region",
         MuloConfig(),
         _PAPER_V1,
         _V1,

@@ -43,6 +43,7 @@ def test_wrong_figures_are_refused() -> None:
 
 def test_resampling_is_repeatable() -> None:
     np.testing.assert_array_equal(resampled(9), resampled(9))
+    assert not np.array_equal(resampled(9, 1), resampled(9)), "streams are independent"
 
 
 @given(st.lists(st.floats(-900, 900), min_size=2, max_size=6), st.data())

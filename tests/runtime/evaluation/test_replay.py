@@ -140,6 +140,15 @@ def test_a_relaxed_method_s_bias_is_measured_while_the_same_picture_is_drawn(nam
     assert 0.0 < replay.token_bias < 1.0
 
 
+@pytest.mark.parametrize("name", ["fly", "hsd", "sjd-sv", "sjd++"])
+def test_a_bias_that_the_next_token_does_not_show_is_not_measured(name, tmp_path):
+    plan = planned(["ar", name])
+    log = drawn(plan, tmp_path)
+    key = Replay(name, own(plan).conditions[0].caption(), 3, "tree", (), ()).key
+    assert not own(plan).methods[1].lossless
+    assert record(PIPELINE, own(plan).methods[1], own(plan), key, log.drawing(key).tokens).token_bias is None
+
+
 def test_cells_that_a_low_resolution_drafted_have_no_bias_to_measure(tmp_path):
     plan = planned(["ar", "mulo"])
     log = drawn(plan, tmp_path)
