@@ -89,8 +89,8 @@ def screening_plan(
         }
     elif bias > 0.0:
         raise ValueError(
-            "--quality: expected a trace with a codebook, as the bias of relaxed rules without one is not computed; add "
-            "the array 'codebook' [V, E], or leave it out"
+            "--quality: expected a trace with a codebook, as the bias of relaxed rules without one is unknown; add the "
+            "array 'codebook' [V, E], or leave it out"
         )
     return SweepPlan((trace,), policies, rules, (machine,), vary, precision, _SCREEN_IMAGES, seed)
 
