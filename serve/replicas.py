@@ -125,8 +125,9 @@ class Deployment:
         self._name, self._handles = f"underpaint-{uuid4().hex[:8]}", list[Any]()
         try:
             self._start_ray(scale)
-            there = ray.cluster_resources().get("GPU", 0.0) if gpus and address is None else float("inf")
-            if gpus * scale.least > there:
+            resources: dict[str, float] = ray.cluster_resources() if gpus else {}  # type: ignore[no-untyped-call]
+            there = resources.get("GPU", 0.0)
+            if address is None and gpus * scale.least > there:
                 raise ValueError(
                     f"expected {gpus * scale.least} GPUs, one for each replica, got {there:.0f}; ask for fewer replicas"
                 )
