@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import count
+from time import perf_counter, sleep
 
 import pytest
 import torch
@@ -86,6 +87,18 @@ def test_seconds_are_divided_among_the_pictures_that_are_under_way():
     assert {one.batch for one in drawings} == {2}
     for one in drawings:
         assert 0 < one.target_seconds + one.drafter_seconds < 2 * one.seconds
+
+
+def test_pictures_pause_while_the_caller_works_with_one():
+    fast, prompts = opened("emu3")
+    params, slept = fast.live.sampling, 0.1
+    tasks = [ImageTask(fast.condition(prompt), 1) for prompt in prompts]
+    drawer, drawings, started = BatchDrawer(fast.pipeline, 3, 2), [], perf_counter()
+    for _, drawing in drawer.draw(lambda: fast.build(params), params, tasks, pauses=True):
+        drawings.append(drawing)
+        sleep(slept)
+    # a second is divided among the pictures under way, so all of theirs and the caller's fit into those that passed
+    assert sum(one.seconds for one in drawings) + slept * len(tasks) <= perf_counter() - started
 
 
 def test_an_error_in_one_picture_ends_the_batch_and_the_next_batch_draws():

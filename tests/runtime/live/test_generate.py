@@ -25,17 +25,22 @@ from underpaint.runtime.methods.registry import build_method, resolve
 PROMPT = (1, 2, 7)
 
 
-def tiny_llama():
-    config = transformers.LlamaConfig(
+def one_layer(name, **options):
+    """One layer of 16 numbers, by the architecture's name in `transformers`."""
+    config = getattr(transformers, f"{name}Config")(
         vocab_size=12,
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=64,
+        **options,
     )
-    return randomise(transformers.LlamaForCausalLM(config), scale=0.6)
+    return getattr(transformers, f"{name}ForCausalLM")(config)
+
+
+def tiny_llama():
+    return randomise(one_layer("Llama", max_position_embeddings=64), scale=0.6)
 
 
 def pictures(fast, name, settings=()):
@@ -288,17 +293,7 @@ def test_attention_that_takes_no_4d_masks_is_refused():
 )
 def test_layers_with_a_window_shorter_than_prompt_and_picture_are_refused(name, options):
     def model(window):
-        config = getattr(transformers, f"{name}Config")(
-            vocab_size=12,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            sliding_window=window,
-            **options,
-        )
-        return getattr(transformers, f"{name}ForCausalLM")(config)
+        return one_layer(name, sliding_window=window, **options)
 
     accelerate(model(19), family=family, longest_prompt=16)
     with pytest.raises(
