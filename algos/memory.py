@@ -6,21 +6,33 @@ from typing import Final
 _GIB: Final = 2**30
 _UNKNOWN: Final = 8 * _GIB
 """The value used if the system does not report its available memory."""
+_MEMINFO: Final = Path("/proc/meminfo")
+_GROUP: Final = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> int:
     """Return the bytes that can still be allocated: the available memory, or the control group's limit if lower."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
+    kibibytes = _amount(_MEMINFO, "MemAvailable:")
+    if kibibytes is None:
         return _UNKNOWN
+    available = 1024 * kibibytes
     try:
-        most = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        most = (_GROUP / "memory.max").read_text(encoding="ascii").strip()
+        used = int((_GROUP / "memory.current").read_text(encoding="ascii"))
+        # Cached pages of files count as used, and are given back when memory is needed.
+        used -= _amount(_GROUP / "memory.stat", "inactive_file") or 0
         return available if most == "max" else min(available, max(0, int(most) - used))
     except (OSError, ValueError):
         return available
+
+
+def _amount(path: Path, name: str) -> int | None:
+    """Return the number after `name` in a table with a name and a number on every line; None if there is none."""
+    try:
+        lines = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+        return next((int(words[1]) for words in lines if words[:1] == [name]), None)
+    except (OSError, ValueError):
+        return None
 
 
 def check_memory(what: str, setting: str, count: int, bytes_each: int, remedy: str = "") -> None:

@@ -31,16 +31,12 @@ from underpaint.artifacts.model_index import (
 
 
 def build_index(
-    folder: Path,
-    *,
-    family: str | None = None,
-    condition: str | None = None,
-    sampling_params: SamplingParams | None = None,
+    folder: Path, *, family: str | None = None, sampling_params: SamplingParams | None = None
 ) -> ModelIndex:
     """Build the index of the models in `folder` from their manifests.
 
-    family, condition, sampling_params: if left out, the folder's index provides them if it has the same targets, and
-    otherwise the manifests. Sampling that a user changed stays if the condition does.
+    family, sampling_params: if left out, the folder's index provides them, and the condition, if it has the same
+    targets, and otherwise the manifests. Sampling that a user changed stays if the condition does.
 
     Raises ManifestError if the manifests contradict each other: two codebooks, two targets of
     one grid, different numbers of codes.
@@ -58,8 +54,7 @@ def build_index(
     if family is None:
         family = before.family if before else ""
     same = before is not None and all(before.models.get(manifest.name) == entry_of(manifest) for manifest in drawn_by)
-    if condition is None:
-        condition = before.condition if before and targets and same else _condition(drawn_by, family)
+    condition = before.condition if before and targets and same else _condition(drawn_by, family)
     if sampling_params is None:
         published = before is not None and before.sampling() in (PUBLISHED_SAMPLING, *SAMPLING_BY_KIND.values())
         kept = before is not None and before.resolutions and before.condition == condition
@@ -76,15 +71,9 @@ def build_index(
     )
 
 
-def write_index(
-    folder: Path,
-    *,
-    family: str | None = None,
-    condition: str | None = None,
-    sampling_params: SamplingParams | None = None,
-) -> Path:
+def write_index(folder: Path, *, family: str | None = None, sampling_params: SamplingParams | None = None) -> Path:
     """Write `model_index.json` for the models in `folder` and return its path; see `build_index` for the options."""
-    index = build_index(folder, family=family, condition=condition, sampling_params=sampling_params)
+    index = build_index(folder, family=family, sampling_params=sampling_params)
     path = folder / INDEX
     write_beside(path, (json.dumps(asdict(index), indent=1, sort_keys=True) + "\n").encode())
     return path

@@ -1,13 +1,17 @@
 """A lock that lets one process at a time work in a folder; it is released when the process ends in any way."""
 
+import errno
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from underpaint.artifacts.files import still_names
+
 FILE: Final = ".in-use"
+_NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Errors of file systems without locks."""
 
 
 class FolderInUse(OSError):
@@ -19,7 +23,7 @@ def check_free(folder: Path) -> None:
     path = folder / FILE
     if not path.is_file():
         return
-    with path.open("rb") as file:
+    with path.open("r+b") as file:  # network file systems lock no file that is only read
         _take(file.fileno(), folder)
 
 
@@ -31,21 +35,13 @@ def folder_lock(folder: Path) -> Iterator[None]:
     while True:
         with path.open("ab") as file:
             _take(file.fileno(), folder)
-            if not _names(path, file.fileno()):  # its holder ended and removed the file while it was being opened
+            if not still_names(path, file.fileno()):  # its holder ended and removed the file while it was being opened
                 continue
             try:
                 yield
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _names(path: Path, descriptor: int) -> bool:
-    """Whether `path` still names the open file."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _take(descriptor: int, folder: Path) -> None:
@@ -55,3 +51,6 @@ def _take(descriptor: int, folder: Path) -> None:
         raise FolderInUse(
             f"{folder}: another process works in this folder; wait until it ends, stop it, or choose another --out"
         ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise

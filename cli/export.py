@@ -1,5 +1,6 @@
 """`underpaint export` and `underpaint check`: export checkpoints, and compare the graphs with PyTorch."""
 
+from collections.abc import Mapping
 from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -15,6 +16,7 @@ from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     Backend,
     grouped,
+    refuse_given,
 )
 from underpaint.cli.outputs import models_folder
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
@@ -59,7 +61,19 @@ _MASKS: Final = 3
 """Number of masks over all pairs of cells that a comparison with torch holds in memory at once."""
 LEAST_SIDE = 4
 """The fewest cells along a side, because a comparison with torch drafts a tree of 11 nodes."""
-_KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq, chameleon-vq or sampler"
+TAKES: Final[Mapping[str, tuple[str, ...]]] = {
+    "llamagen-c2i": ("heads", "grid"),
+    "llamagen-t2i": ("heads", "grid"),
+    "tar-dtok": ("heads", "grid", "prefix"),
+    "tar-lm": ("grid", "prefix", "first_code", "uncond_keep"),
+    "chameleon": ("grid", "prefix", "layout", "uncond_keep", "neighbours"),
+    "eagle-drafter": ("target", "target_kind", "heads", "eight_bits"),
+    "vq": ("neighbours",),
+    "chameleon-vq": ("neighbours",),
+    "sampler": (),
+}
+"""The options of each kind beside --precision; a drafter also takes those of its target's kind."""
+_KINDS = f"{', '.join(list(TAKES)[:-1])} or sampler"
 
 
 def export(
@@ -147,6 +161,7 @@ def export(
         own_options = {"--runs": runs is not None, "--guidance": guidance is not None}
         for option in (name for name, is_set in own_options.items() if is_set):
             raise ValueError(f"{option} works only with this project's own checkpoints; leave out {option}, or --kind")
+        _refuse_options_of_others(context, kind, target_kind)
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
@@ -176,10 +191,19 @@ def _export_trained(names: tuple[str, ...], runs: Path | None, out: Path | None,
 
 def _refuse_options_of_kind(context: typer.Context) -> None:
     """Raise ValueError if an option of published checkpoints was given without --kind."""
-    for option in context.command.params:
-        chosen = context.get_parameter_source(option.name or "")
-        if getattr(option, "rich_help_panel", None) == _PUBLISHED and chosen is not None and chosen.name != "DEFAULT":
-            raise ValueError(f"{option.opts[0]} needs --kind, the kind of the checkpoint; add it")
+    published = [one.name for one in context.command.params if getattr(one, "rich_help_panel", None) == _PUBLISHED]
+    refuse_given(context, published, "needs --kind, the kind of the checkpoint; add it")
+
+
+def _refuse_options_of_others(context: typer.Context, kind: str, target_kind: str | None) -> None:
+    """Raise ValueError if an option was given that `kind`, or a drafter's target of `target_kind`, does not take."""
+    read = [kind, target_kind or ""] if kind == "eagle-drafter" else [kind]
+    if not set(read) <= set(TAKES):
+        return  # loading says which kinds there are
+    takes = dict.fromkeys(["precision", *(name for each in read for name in TAKES[each])])
+    others = {name for names in TAKES.values() for name in names} - takes.keys()
+    options = ", ".join(f"--{name.replace('_', '-')}" for name in takes)
+    refuse_given(context, others, f"does not go with --kind {kind}, which takes {options}; leave it out")
 
 
 def _tell(manifest: "Manifest") -> None:

@@ -318,6 +318,15 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def refuse_given(context: typer.Context, names: Iterable[str | None], reason: str) -> None:
+    """Raise ValueError if the user gave one of the parameters `names`; the message is its option, then `reason`."""
+    refused = set(names)
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in refused and source is not None and source.name != "DEFAULT":
+            raise ValueError(f"{option.opts[0]} {reason}")
+
+
 def option_words(options: Any) -> list[str]:
     """Return the command-line words of a dataclass of options, for those that differ from their defaults."""
     words: list[str] = []

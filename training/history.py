@@ -38,11 +38,11 @@ def runs_with(saved: Mapping[str, Any] | None, inputs: RecipeInputs, loop: Mappi
     return [*before, {"first_step": saved["step"], "how": how}]
 
 
-def refuse_other_seed(path: Path, saved: Mapping[str, Any], inputs: RecipeInputs) -> None:
-    """Refuse to continue the run saved at `path` with another seed, because its batches would differ.
+def refuse_other_origin(path: Path, saved: Mapping[str, Any], inputs: RecipeInputs) -> None:
+    """Refuse to continue the run saved at `path` with another seed, whose batches would differ, or another start.
 
     Raises:
-        ValueError: The seeds differ.
+        ValueError: The seeds differ, or the run did not begin from the weights given to start from.
     """
     runs: list[dict[str, Any]] = saved.get("runs", [])
     before, now = (runs[-1]["how"].get("seed") if runs else None), inputs.how.get("seed")
@@ -51,6 +51,17 @@ def refuse_other_seed(path: Path, saved: Mapping[str, Any], inputs: RecipeInputs
             f"{path} was trained with seed {before}, now wanted {now}; give --seed {before} to continue it, or another "
             "--out"
         )
+    recorded = runs and "began_from" in runs[0]
+    if recorded and inputs.began_from and _origin(runs[0]["began_from"]) != _origin(inputs.began_from):
+        raise ValueError(
+            f"{path} did not begin from the checkpoint now given to start from, and continues from its own weights; "
+            "give the checkpoint that it began from, or another --out"
+        )
+
+
+def _origin(began_from: Mapping[str, Any] | None) -> Any:
+    """Return what identifies weights in their story; their time changes when a finished run is only opened again."""
+    return plain({name: value for name, value in (began_from or {}).items() if name != "elapsed_seconds"})
 
 
 def differences(saved: Any, current: Any, name: str = "") -> list[str]:
@@ -64,6 +75,11 @@ def differences(saved: Any, current: Any, name: str = "") -> list[str]:
     ]
 
 
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the differences between two "how" of runs; the length and rates may differ."""
+    return differences(*(plain({name: how[name] for name in how if name != "loop"}) for how in (before, now)))
+
+
 def refuse_other(out: Path, inputs: RecipeInputs) -> None:
     """Refuse to continue the run in `out` with another seed or other settings; the length and rates may differ.
 
@@ -72,11 +88,30 @@ def refuse_other(out: Path, inputs: RecipeInputs) -> None:
     """
     path = out / "checkpoint.pt"
     runs: list[dict[str, Any]] = load_whole(path).get("runs", []) if path.exists() else []
-    if not runs:
-        return
-    before, now = (plain({name: how[name] for name in how if name != "loop"}) for how in (runs[-1]["how"], inputs.how))
-    differing = differences(before, now)
+    differing = _changes(runs[-1]["how"], inputs.how) if runs else []
     if differing:
         raise ValueError(
             f"{path} was trained with {'; '.join(differing)}. Give the same to continue it, or another --out"
         )
+
+
+def refuse_changed(path: Path, saved: Mapping[str, Any], inputs: RecipeInputs) -> None:
+    """Refuse inputs that the finished run saved at `path` would not use; what an older recipe did not record passes.
+
+    Raises:
+        ValueError: They differ from those of its last steps; the message names every difference.
+    """
+    runs: list[dict[str, Any]] = saved.get("runs", [])
+    differing = _changes(runs[-1]["how"], _recorded(inputs.how, runs[-1]["how"])) if runs else []
+    if differing:
+        raise ValueError(
+            f"{path} is finished, and was trained with {'; '.join(differing)}. Give the same, more steps or time to "
+            "continue with what is now wanted, or another --out"
+        )
+
+
+def _recorded(now: Any, before: Any) -> Any:
+    """Return `now` without the settings that `before` lacks."""
+    if not isinstance(now, Mapping) or not isinstance(before, Mapping):
+        return now
+    return {name: _recorded(now[name], before[name]) for name in now if name in before}

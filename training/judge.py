@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.judge import Judge, JudgeConfig, Judgement, to_judge_side
+from underpaint.models.sampler import codebook_name
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel
 from underpaint.training.data.batches import numbered_batch
@@ -223,5 +224,6 @@ def train_judge(
     stored_by = None if tokenizer is None else channels_last(load_vq(tokenizer).to(device))
     recipe = _Recipe(model, sheet, settings, seed, stored_by)
     plain = {"kind": "judge", "judge": model.config.to_dict(), "scenes": "textured"}
-    inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})
+    how = {"seed": seed, "settings": asdict(settings)}
+    inputs = RecipeInputs(how | {"tokenizer": None if stored_by is None else codebook_name(stored_by)})
     return train(model, recipe.loss, out, loop, plain, validate=recipe.validate, inputs=inputs, title="judge")

@@ -5,30 +5,29 @@ validation. The loop handles the optimiser, the schedule, averaging, checkpoints
 """
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from underpaint.artifacts.files import replacing
 from underpaint.artifacts.lock import folder_lock
 from underpaint.models.checkpoints import load_whole
-from underpaint.training.history import RecipeInputs, refuse_other_seed, runs_with
+from underpaint.training.history import RecipeInputs, refuse_changed, refuse_other_origin, runs_with
 from underpaint.training.interrupt import stop_on_interrupt
 from underpaint.training.muon import Optimisers
-from underpaint.training.verbosity import is_verbose
+from underpaint.training.step_log import StepLog
 
 CHECKPOINT = "checkpoint.pt"
 HEADS = ("output.weight", "head.weight", "conv_out.weight")
 """Input and output matrices of a network, which AdamW trains."""
+UNTIL_TIME: Final = 10_000_000
+"""A number of steps that no run reaches, so that its minutes end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +91,16 @@ def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
         raise OSError(f"{path} could not be written ({error}): {outcome}. Free some space and run again") from error
 
 
+def progress_of(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
+    """Return how much of a run is over, by steps or minutes, whichever has progressed further; 1 or more at its end."""
+    timed = 0.0 if settings.minutes is None else elapsed_seconds / (60 * settings.minutes)
+    return max(step / settings.steps, timed)
+
+
 def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
     """Return the rates at a step, as a fraction of the peak rates."""
-    progress = step / settings.steps
-    if settings.minutes is not None:
-        progress = max(progress, elapsed_seconds / (60 * settings.minutes))
-    return min(1.0, (step + 1) / max(1, settings.warmup_steps)) * warm_rate_share(settings, progress)
+    warm = warm_rate_share(settings, progress_of(settings, step, elapsed_seconds))
+    return min(1.0, (step + 1) / max(1, settings.warmup_steps)) * warm
 
 
 def warm_rate_share(settings: LoopSettings, progress: float) -> float:
@@ -143,32 +146,6 @@ class Averager:
             self.module.train(was_training)
 
 
-class _Log:
-    """A progress bar on a terminal, else one line now and then; on standard error, or nothing if not shown."""
-
-    def __init__(self, settings: LoopSettings, title: str) -> None:
-        self.console = Console(stderr=True)
-        self.settings = settings
-        self.progress: Progress | None = None
-        if self.console.is_terminal and is_verbose():
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            self.progress = Progress(*columns, console=self.console)
-            self.task = self.progress.add_task(title, total=settings.steps)
-            self.progress.start()
-
-    def line(self, step: int, figures: Mapping[str, float]) -> None:
-        text = f"step {step} " + " ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        if self.progress is None:
-            if is_verbose():
-                print(text, file=sys.stderr, flush=True)
-        else:
-            self.progress.update(self.task, completed=step, description=text)
-
-    def close(self) -> None:
-        if self.progress is not None:
-            self.progress.stop()
-
-
 def _resume(path: Path, config: Mapping[str, Any], inputs: RecipeInputs, device: torch.device) -> dict[str, Any] | None:
     if not path.exists():
         return None
@@ -177,7 +154,7 @@ def _resume(path: Path, config: Mapping[str, Any], inputs: RecipeInputs, device:
         raise ValueError(
             f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
         )
-    refuse_other_seed(path, saved, inputs)
+    refuse_other_origin(path, saved, inputs)
     return saved
 
 
@@ -213,7 +190,7 @@ def train(
         title: Name on the progress bar.
 
     Raises:
-        ValueError: `out` has a checkpoint with another config or seed.
+        ValueError: `out` has a checkpoint with another config, seed or start, or a finished run with other inputs.
         FolderInUse: Another process trains in `out`.
         FloatingPointError: The loss is not finite at a step that is logged, validated or saved; the checkpoint before
             it is kept.
@@ -232,11 +209,13 @@ def train(
             model.load_state_dict(saved["raw"])
             optimiser.load_state_dict(saved["optimizer"])
             step, before, validation = saved["step"], saved["elapsed_seconds"], saved["validation"]
+            if progress_of(settings, step, before) >= 1:
+                refuse_changed(path, saved, inputs)
         averager = Averager(model, settings.ema_decay)
         if saved is not None:
             averager.state = {name: value.clone() for name, value in saved["model"].items()}
         first, runs = step, runs_with(saved, inputs, asdict(settings))
-        log, started = _Log(settings, title), time.monotonic()
+        log, started = StepLog(title), time.monotonic()
         saved_at = started
 
         def elapsed() -> float:
@@ -259,14 +238,13 @@ def train(
                 )
             return number
 
-        def done() -> bool:
-            late = settings.minutes is not None and elapsed() >= 60 * settings.minutes
-            return step >= settings.steps or late
+        def progress() -> float:
+            return progress_of(settings, step, elapsed())
 
         model.train()
         last: Tensor | None = None
         try:
-            while not done() and not interrupted.is_set():
+            while progress() < 1 and not interrupted.is_set():
                 now = rate_share(settings, step, elapsed())
                 optimiser.set_share(now)
                 if at_share is not None:
@@ -284,12 +262,12 @@ def train(
                 last = value.detach()
                 if step % settings.log_every == 0 or step == 1:
                     metrics = {"loss": finite(last)} | {k: float(v) for k, v in figures.items()}
-                    log.line(step, metrics | {"rate": now, "seconds": elapsed()})
-                if validate is not None and (step % settings.validate_every == 0 or done()):
+                    log.line(step, metrics | {"rate": now, "seconds": elapsed()}, progress())
+                if validate is not None and (step % settings.validate_every == 0 or progress() >= 1):
                     finite(last)
                     with averager.applied(), torch.no_grad():
                         validation = validate()
-                    log.line(step, validation)
+                    log.line(step, validation, progress())
                 if time.monotonic() - saved_at > settings.checkpoint_seconds:
                     finite(last)
                     save()
@@ -300,4 +278,4 @@ def train(
             finite(last)
         save()
     model.load_state_dict({name: value.clone() for name, value in averager.weights().items()})
-    return TrainingResult(step, done(), validation)
+    return TrainingResult(step, progress() >= 1, validation)

@@ -48,20 +48,25 @@ class TexturedPictures:
 class FolderPictures:
     """The user's own pictures, cropped to a centred square and resized; one in fifty is kept for validation.
 
-    A file's number is its index in its split, sorted by name. Raises ValueError if a folder has too few pictures.
+    A file's number is its index in its split, sorted by name. `most` and `most_seen` limit the pictures of "train" and
+    of the other splits; of more files, as many are used, spread evenly over their names, so that every folder has its
+    share. Raises ValueError if a folder has too few pictures.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most: int | None = None, most_seen: int | None = None) -> None:
         if not folder.is_dir():
             raise NotADirectoryError(f"--pictures: no folder {folder}; name one of {', '.join(SUFFIXES)} files")
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if len(files) < 2:
             raise ValueError(f"--pictures {folder}: expected two {', '.join(SUFFIXES)} files or more, got {len(files)}")
         self._files = {
-            "seen": files[::_VALIDATION_EVERY],
-            "train": [file for place, file in enumerate(files) if place % _VALIDATION_EVERY],
+            "seen": _spread(files[::_VALIDATION_EVERY], most_seen),
+            "train": _spread([file for place, file in enumerate(files) if place % _VALIDATION_EVERY], most),
         }
-        listing = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in files)
+        self.found = len(files)
+        """Number of pictures in the folder."""
+        used = sorted(self._files["seen"] + self._files["train"])
+        listing = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in used)
         self.source = {"pictures": sha256(listing.encode()).hexdigest()}
         """Identifies these pictures in a cache of their codes."""
 
@@ -77,11 +82,17 @@ class FolderPictures:
         return np.stack([_square(self._of(split)[index], size) for index in indices])
 
 
+def _spread(files: list[Path], most: int | None) -> list[Path]:
+    """Return at most `most` files, at equal distances in the list."""
+    count = len(files) if most is None else min(most, len(files))
+    return [files[place * len(files) // count] for place in range(count)]
+
+
 def _square(file: Path, size: int) -> NDArray[np.uint8]:
     try:
         with Image.open(file) as opened:
             return np.asarray(ImageOps.fit(opened.convert("RGB"), (size, size), Image.Resampling.LANCZOS))
-    except OSError as error:
+    except (OSError, Image.DecompressionBombError) as error:
         raise OSError(f"{file}: expected a picture ({error}); take it out of --pictures") from error
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.sampler import SuperResolution, SuperResolutionConfig, codebook_name
 from underpaint.models.typed import channels_last
+from underpaint.models.vq import VQModel
 from underpaint.training.data.textured_scenes import Split
 from underpaint.training.history import RecipeInputs
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
@@ -33,7 +34,7 @@ LOOP: Final = LoopSettings(
 class SuperResolutionSettings:
     """Scenes per step, validation scenes, and the weight of the codes' cross-entropy (0: only pixels).
 
-    sharpness: factor that turns the codes' scores, which are cosines, into logits.
+    sharpness: factor that turns the codes' scores, which are cosines where codes are unit vectors, into logits.
     """
 
     batch: int = 8
@@ -53,12 +54,18 @@ def settings_for(side: int) -> SuperResolutionSettings:
 
 
 class _Enlarged(NamedTuple):
-    """Predicted and real pixels; the cosine of every code at every high cell [B, cells, V]; the true codes."""
+    """Predicted and real pixels; the score of every code at every high cell [B, cells, V]; the true codes."""
 
     pixels: Tensor
     real: Tensor
-    cosines: Tensor
+    scores: Tensor
     codes: Tensor
+
+
+def code_scores(vq: VQModel, latents: Tensor) -> Tensor:
+    """Return the score [B, cells, V] of every code for latents [B, C, h, w]; the nearest code has the highest."""
+    products = vq.quantize.placed(latents.float().flatten(2).transpose(1, 2)) @ vq.quantize.codebook.T
+    return products if vq.quantize.handicap is None else products - vq.quantize.handicap
 
 
 def train_super_resolution(
@@ -90,15 +97,15 @@ def train_super_resolution(
                 small = vq.decode_codes(low).clamp(-1, 1)
             pixels = pupil.network(small.float())
             latents = vq.latents(pixels)
-        cosines = functional.normalize(latents.float(), dim=1).flatten(2).transpose(1, 2) @ vq.quantize.codebook.T
-        return _Enlarged(pixels.float(), to_pixels(pictures(rows.tolist(), side, split), place), cosines, high)
+        scores = code_scores(vq, latents)
+        return _Enlarged(pixels.float(), to_pixels(pictures(rows.tolist(), side, split), place), scores, high)
 
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
         seen = enlarged(data, random.integers(len(data.low), size=settings.batch), "train")
         error = seen.pixels - seen.real
         squared = error.square().mean()
-        logits = settings.sharpness * seen.cosines
+        logits = settings.sharpness * seen.scores
         cross = functional.cross_entropy(logits.flatten(0, 1), seen.codes.flatten())
         figures = {"psnr": 10 * torch.log10(4 / squared.detach()), "ce": cross.detach()}
         return Loss(error.abs().mean() + 2 * squared + settings.token_weight * cross, figures)
@@ -109,7 +116,7 @@ def train_super_resolution(
             rows = np.arange(start, min(count, start + 8))
             seen = enlarged(validation, rows, "seen")
             squared += float((seen.pixels.clamp(-1, 1) - seen.real).square().mean()) * len(rows)
-            right += float((seen.cosines.argmax(-1) == seen.codes).float().mean()) * len(rows)
+            right += float((seen.scores.argmax(-1) == seen.codes).float().mean()) * len(rows)
         return {"psnr": float(10 * np.log10(4 * count / squared)), "accuracy": right / count}
 
     described: dict[str, Any] = {"kind": "superres", "superres": asdict(config), "codebook": codebook_name(vq)}

@@ -2,7 +2,7 @@
 with guidance baked in, its drafter, samplers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from underpaint.training.guided import LOOP as GUIDED_LOOP
 from underpaint.training.guided import train_guided
 from underpaint.training.judge import DEFAULT_LOOP as JUDGE_LOOP
 from underpaint.training.judge import JudgeSettings, train_judge
-from underpaint.training.loop import CHECKPOINT, LoopSettings, TrainingResult
+from underpaint.training.loop import CHECKPOINT, UNTIL_TIME, LoopSettings, TrainingResult
 from underpaint.training.pictures import TexturedPictures
 from underpaint.training.sampler import LOOPS, LOSSES, SamplerSettings, train_sampler
 from underpaint.training.superres import LOOP as SUPER_RESOLUTION_LOOP
@@ -37,21 +37,36 @@ from underpaint.training.world import Stage
 from underpaint.training.world_data import WorldData
 from underpaint.zoo.resolutions import RESOLUTIONS, SHIPPED_RESOLUTIONS
 
-SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
-"""Percentage of the hours, by stage; encoding scenes after the tokenizer is finished takes extra time."""
-NEEDED: Final = ("tokenizer", "target_shallow", "target", "guided", "sampler_up_ce")
-"""Stages that later stages learn from."""
+SHARES: Final[Mapping[str, int]] = {
+    "tokenizer": 15,
+    "judge": 5,
+    "target_shallow": 35,
+    "target": 20,
+    "guided": 5,
+    "drafter": 10,
+    "sampler_up_ce": 4,
+    "sampler_up_pixel": 3,
+    "sampler_down_ce": 2,
+    "superres": 1,
+}
+"""The stages in order, with their percentage of the hours; encoding scenes after the tokenizer takes extra time."""
+LEARNT_BY: Final[Mapping[str, Sequence[str]]] = {
+    "tokenizer": tuple(SHARES)[1:],
+    "target_shallow": ("target",),
+    "target": ("guided",),
+    "guided": ("drafter",),
+    "sampler_up_ce": ("sampler_up_pixel",),
+}
+"""The stages that learn from a stage."""
 SIDES: Final = tuple(RESOLUTIONS[:count] for count in range(len(SHIPPED_RESOLUTIONS), len(RESOLUTIONS) + 1))
 """The supported sets of picture sides, in pixels."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
-_UNTIL_TIME: Final = 10_000_000
-"""A number of steps that no run reaches, so that its minutes end it."""
 GUIDING: Final = replace(target_recipe.SETTINGS, batch=16)
 """Settings of the guided target, whose steps pass a pair of rows and one row."""
 DRAWING_FREELY: Final = DrawSettings(greedy_share=0.25, top_k=0)
 """Draw settings that match the target's sampling: temperature 1 with all codes, and temperature 0 for a quarter."""
 _DRAFTER_LOOP: Final = LoopSettings(
-    steps=_UNTIL_TIME, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200
+    steps=UNTIL_TIME, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200
 )
 
 
@@ -86,7 +101,7 @@ class WorldSettings:
     sides: tuple[int, ...] = SHIPPED_RESOLUTIONS
     scenes: int = 40000
     validation_scenes: int = 500
-    steps: int = _UNTIL_TIME
+    steps: int = UNTIL_TIME
 
     def __post_init__(self) -> None:
         if self.sides not in SIDES:
@@ -145,6 +160,8 @@ class _World:
         )
 
     def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
+        if self.checkpoint("target").exists():
+            return TrainingResult(0, True, {})  # the target began without a shallow one, and would not read it
         settings = self.settings
         return self.target_of(settings.shallow_layers, folder, self.loop(target_recipe.LOOP, minutes))
 
@@ -242,17 +259,19 @@ def textured_stages(
     """
     world_settings = settings or WorldSettings()
     world = _World(out, pictures, world_settings, seed, device, compiled, report)
-    recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
-        ("tokenizer", world.tokenizer),
-        ("judge", world.judge),
-        ("target_shallow", world.target_shallow),
-        ("target", world.target),
-        ("guided", world.guided),
-        ("drafter", world.drafter),
-        ("sampler_up_ce", partial(world.sampler, "up", "ce")),
-        ("sampler_up_pixel", partial(world.sampler, "up", "pixel")),
-        ("sampler_down_ce", partial(world.sampler, "down", "ce")),
-        ("superres", world.super_resolution),
+    recipes: list[Callable[[Path, float], TrainingResult]] = [
+        world.tokenizer,
+        world.judge,
+        world.target_shallow,
+        world.target,
+        world.guided,
+        world.drafter,
+        partial(world.sampler, "up", "ce"),
+        partial(world.sampler, "up", "pixel"),
+        partial(world.sampler, "down", "ce"),
+        world.super_resolution,
     ]
-    shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
-    return [Stage(name, shares[name], recipe, name in NEEDED) for name, recipe in recipes]
+    return [
+        Stage(name, share, recipe, LEARNT_BY.get(name, ()))
+        for (name, share), recipe in zip(SHARES.items(), recipes, strict=True)
+    ]

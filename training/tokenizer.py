@@ -7,6 +7,7 @@ outputs after a short warm-up without quantisation. Unused codes restart at late
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ LOOP = LoopSettings(
     steps=4000, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=40, ema_decay=0.997, validate_every=400, beta2=0.99
 )
 
+_STARTING: Final = 16
+"""Number of batches whose latents the codebook starts from."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
@@ -56,6 +60,11 @@ class TokenizerSettings:
     restart_every: int = 40
     restart_until: float = 0.7
 
+    def at(self, step: int) -> tuple[int, int]:
+        """Return the side of a step's pictures in pixels, and their number."""
+        side = self.sides[step % len(self.sides)]
+        return side, max(1, self.batch * 64**2 // side**2)
+
 
 SETTINGS = TokenizerSettings(
     batch=24,
@@ -63,6 +72,17 @@ SETTINGS = TokenizerSettings(
     sides=(64, 128, 64, 128, 256),
     weights=ReconstructionWeights(gradient=0.2, energy=1.0),
 )
+
+
+def check_codes(config: VQConfig, settings: TokenizerSettings) -> None:
+    """Raise ValueError if the codebook has more codes than there are latents to start it from."""
+    batches = map(settings.at, range(settings.plain_steps, settings.plain_steps + _STARTING))
+    rows = sum(count * (side // config.stride) ** 2 for side, count in batches)
+    if config.codebook_size > rows:
+        raise ValueError(
+            f"--codes: expected at most {rows:,}, the latents of the {_STARTING} batches that a codebook starts from, "
+            f"got {config.codebook_size:,}; give fewer"
+        )
 
 
 @torch.no_grad()
@@ -97,8 +117,7 @@ class _Recipe:
 
     def batch(self, step: int) -> Tensor:
         random = np.random.default_rng([self.seed, step])
-        side = self.settings.sides[step % len(self.settings.sides)]
-        count = max(1, self.settings.batch * 64**2 // side**2)
+        side, count = self.settings.at(step)
         scenes = random.integers(self.settings.scenes, size=count).tolist()
         pixels = to_pixels(self.pictures(scenes, side, "train"), self.device)
         return pixels.flip(3) if random.random() < 0.5 else pixels
@@ -127,10 +146,10 @@ class _Recipe:
 
     @torch.no_grad()
     def start_codebook(self, step: int) -> None:
-        """Set the codebook by k-means over the latents of sixteen batches."""
+        """Set the codebook by k-means over the latents of several batches."""
         self.model.eval()
         batch_latents = []
-        for offset in range(16):
+        for offset in range(_STARTING):
             with autocast(self.device):
                 latents = self.model.latents(self.batch(step + offset))
             batch_latents.append(self.model.quantize(latents).latents)
@@ -199,8 +218,9 @@ def train_tokenizer(
         device: "cpu" or "cuda".
 
     Raises:
-        ValueError: `out` has a run with other widths, seed or settings.
+        ValueError: `out` has a run with other widths, seed or settings, or there are too many codes.
     """
+    check_codes(config, settings)
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))
     inputs = RecipeInputs({"seed": seed, "settings": asdict(settings)})

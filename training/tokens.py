@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from underpaint.training.precision import autocast
 
 CHUNK = 64
 """Number of pictures of up to 128 px that are encoded together; for larger ones, as many pixels."""
+MOST_CODES: Final = 1 << 15
+"""Largest size of a codebook: codes are stored in 16 bits, and -1 stands for none."""
 
 
 class TokenSet(NamedTuple):
@@ -87,9 +89,15 @@ def encode_pictures(
         report: Callback with the number of encoded pictures, and the number that the cache lacked.
 
     Raises:
-        ValueError: The cache comes from another tokenizer or other pictures, or does not name its tokenizer.
+        ValueError: The cache comes from another tokenizer or other pictures, or does not name its tokenizer; or the
+            tokenizer has more than `MOST_CODES` codes.
     """
     vq = load_vq(tokenizer)
+    if vq.config.codebook_size > MOST_CODES:
+        raise ValueError(
+            f"{tokenizer}: expected a tokenizer of at most {MOST_CODES:,} codes, as codes are stored in 16 bits, got "
+            f"one of {vq.config.codebook_size:,}; give another --tokenizer"
+        )
     cells = (resolution // vq.config.stride) ** 2
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{split}_{resolution}"

@@ -1,8 +1,8 @@
 """Runs all stages of a model family in order; each has a share of the hours and continues from the files on disk.
 
 A stage is a recipe with its own folder. An existing run there is continued; otherwise the stage starts from random
-weights. When a later stage has begun to learn from a stage, that stage is closed: more training would change the codes
-or the target that the later one depends on.
+weights. When another stage has begun to learn from a stage, that stage is closed: more training would change the codes
+or the target that the other one depends on.
 """
 
 import json
@@ -29,13 +29,13 @@ class Stage:
         share: Share of the hours, relative to the other stages' shares.
         train: The recipe; gets its folder and its total minutes, including those of earlier runs, after which it must
             stop by itself.
-        needed: Whether later stages learn from it, so that it is closed once one of them has begun.
+        learnt_by: Names of the stages that learn from it; once one of them has begun, a trained stage is closed.
     """
 
     name: str
     share: float
     train: Callable[[Path, float], TrainingResult]
-    needed: bool = True
+    learnt_by: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if not self.share > 0:
@@ -43,7 +43,7 @@ class Stage:
 
 
 class StageReport(NamedTuple):
-    """The state of a stage: "closed" (a later one uses it), "left out" (not selected), "finished" or "stopped".
+    """The state of a stage: "closed" (another one uses it), "left out" (not selected), "finished" or "stopped".
 
     outcome: None if nothing was trained.
     """
@@ -85,15 +85,15 @@ def train_world(
     names = [stage.name for stage in stages]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"world: expected stages of different names, got {', '.join(names) or 'none'}")
-    unknown = sorted(set(only) - set(names))
-    if unknown:
-        raise ValueError(f"world: there is no stage {', '.join(unknown)}; expected some of {', '.join(names)}")
+    check_world(out, names, about, only)
     reports: list[StageReport] = []
     with lock.folder_lock(out):
-        _check(out / ABOUT, about)
+        if not (out / ABOUT).exists():
+            write_beside(out / ABOUT, (json.dumps(about, indent=1, sort_keys=True) + "\n").encode())
         whole = sum(stage.share for stage in stages)
-        for place, stage in enumerate(stages):
-            closed = stage.needed and any((out / later / CHECKPOINT).exists() for later in names[place + 1 :])
+        for stage in stages:
+            begun = [name for name in (stage.name, *stage.learnt_by) if (out / name / CHECKPOINT).exists()]
+            closed = stage.name in begun and len(begun) > 1
             if closed or stage.name not in (only or names):
                 reports.append(StageReport(stage.name, "closed" if closed else "left out", None))
             else:
@@ -105,10 +105,13 @@ def train_world(
     return reports
 
 
-def _check(path: Path, about: Mapping[str, Any]) -> None:
-    settings = json.loads(json.dumps(about))
+def check_world(out: Path, names: Sequence[str], about: Mapping[str, Any], only: Collection[str] = ()) -> None:
+    """Raise ValueError if `only` has none of the stages `names`, or `out` has a world with another `about`."""
+    unknown = sorted(set(only) - set(names))
+    if unknown:
+        raise ValueError(f"world: there is no stage {', '.join(unknown)}; expected some of {', '.join(names)}")
+    path, settings = out / ABOUT, json.loads(json.dumps(about))
     if not path.exists():
-        write_beside(path, (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode())
         return
     try:
         saved = read_json(path)

@@ -37,17 +37,18 @@ _recipe(drafter)
 @_recipe
 def tokenizer(
     *,
-    codes: Annotated[int, typer.Option(help="Size of the codebook.", min=2, max=2**18)] = 4096,
+    codes: Annotated[int, typer.Option(help="Size of the codebook.", min=2, max=2**15)] = 4096,
     run: Run,
 ) -> None:
     """Train the VQ tokenizer, shared by all resolutions; it sees pictures of 64, 128 and 256 px."""
     from underpaint.training.pictures import TexturedPictures
-    from underpaint.training.tokenizer import CONFIG, LOOP, train_tokenizer
+    from underpaint.training.tokenizer import CONFIG, LOOP, SETTINGS, check_codes, train_tokenizer
 
     with run.started("runs/tokenizer") as folder:
+        config = replace(CONFIG, codebook_size=codes)
+        check_codes(config, SETTINGS)
         with stages() as report_stage:
             pictures = TexturedPictures(report=report_stage)
-        config = replace(CONFIG, codebook_size=codes)
         report(train_tokenizer(folder, pictures, config=config, **run.common(LOOP)), folder)
 
 

@@ -17,6 +17,7 @@ from underpaint.cli.train.options import Run, report
 if TYPE_CHECKING:
     from underpaint.runtime.live.model import LiveModel
     from underpaint.training.drafter_costs import DrafterCosts
+    from underpaint.training.loop import LoopSettings
 
 _VALIDATION_PICTURES = 64
 """Number of pictures held out for validation; an eighth if there are few."""
@@ -130,7 +131,7 @@ def drafter(
         loop = LoopSettings(steps=5000, learning_rate=learning_rate, validate_every=validate_every)
         common = run.common(loop)
         costs = drafter_costs(pipeline.live, settings, version, drafted_codes)
-        note(_costs_text(costs, pipeline.live, len(ids), common["loop"].steps))
+        note(_costs_text(costs, pipeline.live, len(ids), common["loop"]))
         with (
             on_interrupt(lambda: f"stopped while drawing; the same command continues {folder}"),
             progress("drawing pictures", len(ids)) as advance,
@@ -160,15 +161,18 @@ def drafter(
     note("next: " + shlex.join(["underpaint", "compare", *words, "--methods", "eagle2"]))
 
 
-def _costs_text(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:
+def _costs_text(costs: "DrafterCosts", live: "LiveModel", pictures: int, loop: "LoopSettings") -> str:
     """Describe the memory and time that the run takes."""
     from underpaint.training.drafter_costs import measured_speed
 
     speed = measured_speed(next(live.body.parameters()))
-    drawing, training = costs.hours(speed, pictures, steps)
+    drawing, training = costs.hours(speed, pictures, loop.steps)
+    length = f"{loop.steps:,} steps {training:.2g} hours at least"
+    if loop.minutes is not None:
+        length = f"{loop.minutes:g} minutes at most"
     return (
         f"memory: target {costs.target_bytes / 1e9:.2f} GB, drafter {costs.drafter_bytes / 1e9:.2f} GB "
         f"({costs.drafter_parameters / 1e6:.1f} M weights), a batch {costs.batch_bytes / 1e9:.2f} GB\n"
-        f"time: drawing {pictures:,} pictures {drawing:.2g} hours at most, training {steps:,} steps {training:.2g} "
-        f"hours at least ({speed.operations / 1e12:.2g} TFLOPS and {speed.bytes / 1e9:.0f} GB/s measured here)"
+        f"time: drawing {pictures:,} pictures {drawing:.2g} hours at most, training {length} "
+        f"({speed.operations / 1e12:.2g} TFLOPS and {speed.bytes / 1e9:.0f} GB/s measured here)"
     )

@@ -23,14 +23,19 @@ def encoded_pairs(scenes: Scenes, pair: Pair, device: str) -> PairedScenes:
     sides = pair.low, pair.high
     grids = pair.grids(vq_config(scenes.tokenizer_from).stride)
     settings = settings_for(pair.high, grids.high.cells)
-    folder_pictures = None if pair.pictures_from is None else FolderPictures(pair.pictures_from)
+    folder_pictures = None
+    if pair.pictures_from is not None:
+        folder_pictures = FolderPictures(pair.pictures_from, settings.scenes, settings.validation_scenes)
     _tell(scenes, f"{sides[0]} and {sides[1]} px")
+    if folder_pictures is not None:
+        used = folder_pictures.count("train") + folder_pictures.count("seen")
+        note(f"{used:,} of {folder_pictures.found:,} pictures used")
     with stages() as report_stage:
         pictures: Pictures = TexturedPictures(report=report_stage) if folder_pictures is None else folder_pictures
     source = TexturedPictures.source if folder_pictures is None else folder_pictures.source
 
     def pairs(split: Split, limit: int) -> PairedCodes:
-        count = limit if folder_pictures is None else min(limit, folder_pictures.count(split))
+        count = limit if folder_pictures is None else folder_pictures.count(split)
 
         def codes(side: int) -> NDArray[np.int16]:
             with _encoding(side) as advance:

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 Out = Annotated[Path | None, typer.Option(parser=output_folder, help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Number of optimiser steps.", min=1, max=2**31 - 1)]
 Minutes = Annotated[
-    float | None, typer.Option(help="Stop after this long; the schedule adapts.", min=0.01, max=60 * 24 * 365)
+    float | None,
+    typer.Option(
+        help="Finish after this long, or after --steps if that is given too; the schedule adapts.",
+        min=0.01,
+        max=60 * 24 * 365,
+    ),
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Seed = Annotated[int, typer.Option(help="Seed of weights and batches.", min=0, max=2**31 - 1)]
@@ -37,6 +42,8 @@ InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of t
 TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
 Tokens = Annotated[Path, typer.Option(parser=output_folder, help="Folder of the encoded scenes.")]
 TOKENIZER: Final = Path("runs/tokenizer/checkpoint.pt")
+REFUSED: Final = (ValueError, OSError, FloatingPointError)
+"""Errors of a training whose message is for users: bad input, and a loss that is no longer finite."""
 
 
 class Pixels(IntEnum):
@@ -58,7 +65,11 @@ class Pair:
     high: Annotated[int, typer.Option("--to", help="The larger side in pixels.", min=1)] = Pixels.large.value
     pictures_from: Annotated[
         Path | None,
-        typer.Option("--pictures", help="Folder of pictures to learn from, for a published tokenizer; of any sides."),
+        typer.Option(
+            "--pictures",
+            help="Folder of pictures to learn from, for a published tokenizer; of any sides. Of more than 20,000, as "
+            "many are used, spread evenly over the names.",
+        ),
     ] = None
 
     def check(self) -> None:
@@ -105,7 +116,7 @@ class Run:
         from underpaint.training.precision import describe_products
         from underpaint.training.verbosity import verbose
 
-        with bad_input(), verbose(not is_quiet()):
+        with bad_input(*REFUSED), verbose(not is_quiet()):
             prepare(self.device, self.threads)
             folder = self.out or Path(default)
             check_folder_writable(folder)
@@ -114,8 +125,14 @@ class Run:
             yield folder
 
     def common(self, loop: "LoopSettings") -> Common:
-        """Return the options as recipes take them; `loop` is the recipe's own, whose length they may change."""
-        settings = replace(loop, steps=self.steps or loop.steps, minutes=self.minutes)
+        """Return the options as recipes take them; `loop` is the recipe's own, whose length they may change.
+
+        If only minutes are given, steps do not limit the run.
+        """
+        from underpaint.training.loop import UNTIL_TIME
+
+        usual = loop.steps if self.minutes is None else UNTIL_TIME
+        settings = replace(loop, steps=self.steps or usual, minutes=self.minutes)
         return Common(loop=settings, seed=self.seed, device=self.device)
 
 

@@ -15,7 +15,7 @@ from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import read_numbers
 from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
-from underpaint.cli.train.options import Device, Seed, Threads, prepare
+from underpaint.cli.train.options import REFUSED, Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
@@ -48,21 +48,22 @@ def world(
     from underpaint.models.config import plain
     from underpaint.training.pictures import TexturedPictures
     from underpaint.training.precision import describe_products
-    from underpaint.training.textured_world import WorldSettings, textured_stages
+    from underpaint.training.textured_world import SHARES, WorldSettings, textured_stages
     from underpaint.training.verbosity import verbose
-    from underpaint.training.world import train_world
+    from underpaint.training.world import check_world, train_world
 
-    with bad_input(), verbose(not is_quiet()):
+    with bad_input(*REFUSED), verbose(not is_quiet()):
         settings = WorldSettings(sides=read_numbers("--sides", sides, whole_number))
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)
         if compiled and device == "cpu":
             _require_compiler()
+        about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
+        check_world(out, tuple(SHARES), about, only or ())
         note(f"{out}: {describe_products(device)}")
         with stages() as report_stage:
             pictures = TexturedPictures(report=report_stage)
-        about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
         with stages() as report_stage:
             parts = textured_stages(
                 out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=report_stage
@@ -81,7 +82,7 @@ def _require_compiler() -> None:
 
 def _print_report(one: "StageReport") -> None:
     if one.outcome is None:
-        typer.echo(f"{one.name}: {one.state}" + (", later stages stand on it" if one.state == "closed" else ""))
+        typer.echo(f"{one.name}: {one.state}" + (", other stages stand on it" if one.state == "closed" else ""))
         return
     figures = ", ".join(f"{name} {value:.4g}" for name, value in one.outcome.validation.items())
     state = one.state if one.state == "finished" else "stopped; run again to continue"

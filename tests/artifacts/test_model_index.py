@@ -60,7 +60,8 @@ def test_a_folder_says_what_belongs_together(tmp_path: Path) -> None:
 
 def test_what_is_not_told_again_stays(tmp_path: Path) -> None:
     folder = small_folder(tmp_path)
-    write_index(folder, family="one", condition="ids", sampling_params=SamplingParams(top_k=5))
+    path = write_index(folder, family="one", sampling_params=SamplingParams(top_k=5))
+    path.write_text(path.read_text().replace('"condition": "class"', '"condition": "ids"'))
     add_model(folder, "judge", "judge")
     write_index(folder)
     index = read_index(folder)
@@ -72,11 +73,11 @@ def test_another_target_does_not_keep_the_published_sampling_of_the_one_before(t
     folder = small_folder(tmp_path)
     changed = SamplingParams(top_k=5)
     for before, after in ((PUBLISHED_SAMPLING, SamplingParams(guidance=2.0)), (changed, changed)):
-        write_index(folder, family="one", condition="ids", sampling_params=before)
+        write_index(folder, family="one", sampling_params=before)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(index_writer, "_sampling", lambda *_: SamplingParams(guidance=2.0))
             patch.setattr(index_writer, "entry_of", lambda manifest: replace(entry_of(manifest), sha256="another"))
-            index = build_index(folder, family="two", condition="ids")
+            index = build_index(folder, family="two")
         assert index.sampling() == after
 
 

@@ -12,7 +12,7 @@ from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
-from underpaint.runtime.methods.settings import settings_of
+from underpaint.runtime.methods.settings import settings_line, settings_of
 from underpaint.runtime.protocol.tables import promise_of
 
 FOX = parse_condition("a fox, an owl", "prompt_grammar")
@@ -33,6 +33,15 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
     relaxed = "lantern" in name or name in ("fly", "gsd", "pjd", "sjd-sv", "sjd++", "vvs")
     relaxed |= temperature > 0 and name in ("ensemble", "hsd")  # at 0 the rule is `greedy`
     assert built.lossless == (config.family != "grid" and not relaxed)
+
+
+def test_the_line_of_settings_has_those_of_every_part():
+    """What the column of sources names has a value."""
+    skipping = settings_line(resolve("vvs", 1.0).to_dict())
+    assert {"skipping.every=3", "skipping.longest=3"} <= set(skipping.split(", "))
+    beside = settings_line(resolve("roofline", 1.0).to_dict())
+    assert "drawn.chain=block, drawn.tree=without_replacement" in beside
+    assert "window.coupling=maximal" in beside
 
 
 @pytest.mark.parametrize("preset", ["tuned", "paper"])

@@ -26,6 +26,9 @@ from tests.cli.program import run_program
         ("exact cool --set mu=-51", "cool: mu must be at least -50, got -51"),
         ("exact lantern_pp --set factor=1e8", "lantern_pp: factor must be at most 1e+06, got 1"),
         ("generate cat --method adt --set beta=1e308", "0 or of size"),
+        ("generate cat --method chain:fly --set threshold=inf", "'threshold' is a number, got 'inf'; expected 0 or of"),
+        ("generate cat --method chain:typical --set alpha=inf", "'alpha' is a number, got 'inf'; expected 0 or of"),
+        ("compare --methods mulo --set mulo.tau=Infinity", "'tau' is a number, got 'Infinity'; expected 0 or of"),
         ("compare --methods adt --set adt.beta=2e9", "size 1e-30 to 1e+09"),
         ("exact lantern --set k=\u0663", "in digits 0 to 9"),
         ("exact lantern --set k=1_0", "in digits 0 to 9"),
@@ -39,9 +42,9 @@ from tests.cli.program import run_program
         ("evaluate --shard 1/99999999999999999999", "n up to 1,000,000"),
         ("evaluate --shard \u0661/\u0662", "n up to 1,000,000"),
         ("evaluate --models z@\u0666\u0664", "z@\u0666\u0664"),
-        ("export --kind vq z --out x --grid \u0664", "in digits 0 to 9"),
-        ("export --kind vq z --out x --grid 4_0x40", "in digits 0 to 9"),
-        ("export --kind vq z --out x --grid 4x5x6", "in digits 0 to 9"),
+        ("export --kind tar-lm z --out x --grid \u0664", "in digits 0 to 9"),
+        ("export --kind tar-lm z --out x --grid 4_0x40", "in digits 0 to 9"),
+        ("export --kind tar-lm z --out x --grid 4x5x6", "in digits 0 to 9"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused_with_its_bounds(

@@ -71,6 +71,12 @@ def test_a_run_that_was_stopped_while_drawing_goes_on(folder, monkeypatch):
     assert again.code == 0
     assert "5 steps, finished" in again.out + again.err
     assert len(calls) == 4 + 6
+    changed = run_program(TRAIN + " --loss lk-alpha", folder, monkeypatch)
+    assert (changed.code, changed.crash) == (2, "")
+    assert "settings.loss 'distillation', now wanted 'lk-alpha'" in " ".join(changed.err.split())
+    timed = run_program(TRAIN.replace("--steps 3", "--minutes 0.01"), folder, monkeypatch)
+    assert timed.code == 0
+    assert "training 0.01 minutes at most" in " ".join((timed.out + timed.err).split())
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,12 @@ from tests.cli.killed_commands import PREPARED
 from underpaint.cli.app import app as program
 from underpaint.cli.options import grouped
 from underpaint.cli.terminal import be_quiet
+from underpaint.cli.train import encoded
 from underpaint.cli.train.commands import app
+from underpaint.cli.train.options import Pair, Run, Scenes
 from underpaint.models.sampler import SamplerConfig
+from underpaint.training.loop import UNTIL_TIME, LoopSettings
+from underpaint.training.sampler import SamplerSettings
 from underpaint.training.tokenizer import CONFIG
 
 
@@ -65,7 +69,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tokenizer", "--minutes", "nan"], "525600"),
+        (["tokenizer", "--minutes", "nan"], "--minutes"),
         (["tokenizer", "--out", "/proc/run"], "cannot write into /proc/run"),
         (["judge", "--tokenizer", "cut.pt"], "cut.pt is no checkpoint of these recipes"),
         (["judge", "--tokenizer", "empty.pt"], "empty.pt is no checkpoint of these recipes"),
@@ -211,3 +215,46 @@ def test_quiet_leaves_out_the_steps_of_a_training(tmp_path: Path, monkeypatch: p
             assert "1 steps, finished" in result.stdout
     finally:
         be_quiet(False)
+
+
+def test_a_loss_that_diverges_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverges(*_: object, **__: object) -> None:
+        raise FloatingPointError("the loss at step 3 is nan: lower the learning rates, and run again")
+
+    monkeypatch.setattr("underpaint.training.judge.train_judge", diverges)
+    monkeypatch.setattr("underpaint.training.pictures.load_sprites", lambda art, report: {})
+    monkeypatch.setattr("underpaint.training.pictures.TexturedSheet", lambda sprites: sprites)
+    result = CliRunner().invoke(app, ["judge", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "error: the loss at step 3 is nan: lower the learning rates" in result.output
+
+
+def test_steps_limit_a_run_of_minutes_only_if_they_are_given() -> None:
+    usual = LoopSettings(steps=700, learning_rate=1e-3)
+    for run, expected in (
+        (Run(), (700, None)),
+        (Run(steps=9), (9, None)),
+        (Run(minutes=5), (UNTIL_TIME, 5)),
+        (Run(steps=9, minutes=5), (9, 5)),
+    ):
+        loop = run.common(usual)["loop"]
+        assert (loop.steps, loop.minutes) == expected
+
+
+def test_how_many_of_the_pictures_are_used_is_told(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = list[int]()
+
+    def encode(folder: Path, tokenizer: Path, pictures: object, side: int, count: int, *_: object) -> NDArray[np.int16]:
+        counts.append(count)
+        return np.zeros((count, (side // 8) ** 2), np.int16)
+
+    for number in range(9):
+        (tmp_path / f"{number}.png").touch()
+    monkeypatch.setattr(encoded, "encode_pictures", encode)
+    monkeypatch.setattr(encoded, "settings_for", lambda side, cells: SamplerSettings(scenes=5, validation_scenes=1))
+    scenes = Scenes(checkpoints / "tokenizer.pt", tmp_path / "codes")
+    encoded.encoded_pairs(scenes, Pair(16, 32, tmp_path), "cpu")
+    assert counts == [5, 5, 1, 1]
+    assert "6 of 9 pictures used\n" in capsys.readouterr().out

@@ -321,7 +321,7 @@ def test_published_counts_of_near_codes_fit_a_codebook_of_4096(models: Path, mon
         for temperature in (0.0, 1.0):
             build_method(spec.name, resolve(spec.name, temperature, preset="paper"), tables)
     # They are found once, and each opening has a table of its own.
-    monkeypatch.setattr("underpaint.runtime.pipeline.nearest_codes", None)
+    monkeypatch.setattr("underpaint.runtime.methods.method.nearest_codes", None)
     neighbours = tables.neighbours.copy()
     tables.neighbours[:] = 0
     np.testing.assert_array_equal(_tables(models, read_index(models), 4096).neighbours, neighbours)

@@ -80,7 +80,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings, checkpoint = DrafterSettings(batch=4, passes=1, validated=16, validated_passes=1), guided / CHECKPOINT
     train_drafter(drafter, grids, checkpoint, settings=settings, loop=LOOP)
     train_drafter(drafter, grids, checkpoint, settings=settings, loop=replace(LOOP, steps=4), drawn=drawings)
-    train_drafter(drafter, grids, checkpoint, settings=settings, loop=LOOP)  # finished: not a step of it is run
+    # Finished: not a step of it is run.
+    train_drafter(drafter, grids, checkpoint, settings=settings, loop=LOOP, drawn=drawings)
     return folder
 
 

@@ -19,6 +19,7 @@ from underpaint.training.loop import LoopSettings
 from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 SMALL = JudgeConfig(channels=(8, 8, 8, 8), features=16)
+TINY_VQ = VQConfig(8, 4, (1, 1), (1, 1), z_channels=4, ch=4, num_res_blocks=1)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,11 @@ def test_a_run_learns_goes_on_and_is_loaded(sheet: TexturedSheet, tmp_path: Path
     assert accuracy(judge, sheet, "seen", 64, 40)["sky"] == figures["seen_64_sky"]
     with pytest.raises(ValueError, match="holds another model"):
         train_judge(tmp_path, sheet, loop=LoopSettings(steps=150, learning_rate=1e-3))
+    loop = LoopSettings(steps=140, learning_rate=1e-2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("underpaint.training.judge.load_vq", lambda path: VQModel(TINY_VQ))
+        with pytest.raises(ValueError, match=r"is finished, .* with tokenizer None, now wanted '[0-9a-f]+'"):
+            train_judge(tmp_path, sheet, config=SMALL, settings=settings, loop=loop, tokenizer=tmp_path / "vq.pt")
 
 
 def test_a_judge_of_other_scenes_is_refused(tmp_path: Path) -> None:
@@ -123,7 +129,7 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: 
         def decode_codes(self, codes: torch.Tensor) -> torch.Tensor:
             return -codes.flip(2)
 
-    upside = Upside(VQConfig(8, 4, (1, 1), (1, 1), z_channels=4, ch=4, num_res_blocks=1))
+    upside = Upside(TINY_VQ)
     pixels = torch.rand(2, 3, 64, 64)
     assert torch.equal(reconstructed(pixels, upside), -pixels.flip(2))
     loop = LoopSettings(steps=200, learning_rate=1e-2, warmup_steps=2, validate_every=1000)

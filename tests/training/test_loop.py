@@ -3,13 +3,26 @@
 import os
 import signal
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
-from underpaint.training.loop import CHECKPOINT, LoopSettings, Loss, rate_share, train
+from underpaint.training.history import RecipeInputs
+from underpaint.training.loop import (
+    CHECKPOINT,
+    UNTIL_TIME,
+    LoopSettings,
+    Loss,
+    TrainingResult,
+    progress_of,
+    rate_share,
+    train,
+)
+from underpaint.training.step_log import StepLog
 from underpaint.training.verbosity import verbose
 
 SETTINGS = LoopSettings(steps=12, learning_rate=0.1, warmup_steps=2, ema_decay=0.9, validate_every=4)
@@ -71,6 +84,38 @@ def test_another_models_folder_is_refused(tmp_path: Path) -> None:
     train(model, loss_of(model), tmp_path, SETTINGS, CONFIG)
     with pytest.raises(ValueError, match="holds another model"):
         train(model, loss_of(model), tmp_path, SETTINGS, CONFIG | {"width": 4})
+
+
+def goes_on(out: Path, steps: int, inputs: RecipeInputs) -> TrainingResult:
+    model = line()
+    return train(model, loss_of(model), out, replace(SETTINGS, steps=steps), CONFIG, inputs=inputs)
+
+
+def test_a_finished_run_refuses_inputs_that_it_would_not_use(tmp_path: Path) -> None:
+    first, other = (RecipeInputs({"seed": 1, "settings": {"loss": loss}}) for loss in ("usual", "lk-alpha"))
+    goes_on(tmp_path, 4, first)
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    with pytest.raises(ValueError, match=r"is finished, and was trained with settings\.loss 'usual', now wanted 'lk-"):
+        goes_on(tmp_path, 4, other)
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+    assert goes_on(tmp_path, 4, first) == TrainingResult(4, True, {})
+    newer = RecipeInputs({"seed": 1, "settings": {"loss": "usual", "new": 0.5}, "data": "new"})
+    assert goes_on(tmp_path, 4, newer).finished, "what was not recorded may be the same"
+    assert goes_on(tmp_path, 6, other).step == 6
+    runs = torch.load(tmp_path / CHECKPOINT, weights_only=True)["runs"]
+    assert [run["first_step"] for run in runs] == [0, 4]
+
+
+def test_a_run_does_not_go_on_from_another_start(tmp_path: Path) -> None:
+    start: dict[str, object] = {"kind": "line", "step": 9, "elapsed_seconds": 3.0}
+    others: list[dict[str, object]] = [{"step": 10}, {"validation": {"ce": 1.0}}]
+    goes_on(tmp_path, 4, RecipeInputs(began_from=start))
+    for steps in (4, 6):
+        for other in others:
+            with pytest.raises(ValueError, match="did not begin from the checkpoint now given to start from"):
+                goes_on(tmp_path, steps, RecipeInputs(began_from=start | other))
+    assert goes_on(tmp_path, 5, RecipeInputs(began_from=start | {"elapsed_seconds": 3.5})).step == 5
+    assert goes_on(tmp_path, 6, RecipeInputs()).step == 6
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
@@ -156,3 +201,17 @@ def test_steps_are_told_on_standard_error_or_not_at_all(tmp_path: Path, capsys: 
     with verbose(False):
         train(model, loss_of(model), tmp_path / "silent", SETTINGS, CONFIG)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_bar_of_a_run_limited_by_time_shows_its_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = replace(SETTINGS, steps=UNTIL_TIME, minutes=2.0)
+    assert [progress_of(timed, 50, seconds) for seconds in (30.0, 120.0)] == [0.25, 1.0]
+    assert progress_of(replace(timed, steps=100), 50, 30.0) == progress_of(SETTINGS, 6, 1e9) == 0.5
+    terminal = Console(file=StringIO(), force_terminal=True)
+    monkeypatch.setattr("underpaint.training.step_log.Console", lambda stderr: terminal)
+    log = StepLog("training")
+    assert log.progress is not None
+    log.line(50, {"loss": 1.0}, progress_of(timed, 50, 30.0))
+    log.close()
+    (task,) = log.progress.tasks
+    assert (task.percentage, task.description) == (25.0, "step 50 loss 1")

@@ -24,7 +24,7 @@ from underpaint.training.data.textured_scenes import Split
 from underpaint.training.loop import LoopSettings, save_atomically
 from underpaint.training.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
 from underpaint.training.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
-from underpaint.training.superres import SuperResolutionSettings, train_super_resolution
+from underpaint.training.superres import SuperResolutionSettings, code_scores, train_super_resolution
 
 PAIR = ResolutionMap(Grid(3, 3), Grid(6, 6))
 VQ = VQConfig(24, 4, (1, 1), (1, 1), z_channels=8, ch=8, num_res_blocks=1)
@@ -174,6 +174,11 @@ def test_all_losses_go_on_from_tokens_and_resume(config: SamplerConfig, scenes: 
     assert any(name.startswith("critic.") for name in resumed)
     for name, value in straight.items():
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=2e-2)
+    train_sampler(tmp_path / "own", scenes, config, settings=SETTINGS, loop=short)
+    with pytest.raises(ValueError, match="did not begin from the checkpoint now given to start from"):
+        train_sampler(
+            *(tmp_path / "own", scenes, config), settings=SETTINGS, loop=short, init_from=ce / "checkpoint.pt"
+        )
     with pytest.raises(ValueError, match="expected a sampler of width 20 to start from, got one of width 16"):
         train_sampler(tmp_path / "wide", scenes, replace(config, width=20), init_from=ce / "checkpoint.pt")
     saved = read(ce / "checkpoint.pt", "sampler")
@@ -200,6 +205,17 @@ def test_super_resolution_learns_and_loads(scenes: PairedScenes, tmp_path: Path)
 
     assert psnr("many", 30) > psnr("one", 1) + 3
     assert load_super_resolution(tmp_path / "many" / "checkpoint.pt").config == SuperResolutionConfig()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("unit", [True, False])
+def test_the_best_score_is_that_of_the_encoder_s_code(unit: bool) -> None:
+    """Codes of unequal length, as Chameleon's."""
+    torch.manual_seed(3)
+    vq = VQModel(VQ, unit_codes=unit).eval()
+    vq.quantize.embedding.weight.mul_(torch.linspace(0.05, 4, 24)[:, None])
+    latents = 0.5 * torch.randn(2, 4, 6, 6)
+    assert code_scores(vq, latents).argmax(-1).flatten().equal(vq.quantize(latents).codes)
 
 
 def test_bad_settings_are_refused(scenes: PairedScenes, tmp_path: Path) -> None:

@@ -147,6 +147,9 @@ def test_a_target_is_trained_on_at_the_lower_rate(tmp_path: Path, monkeypatch: p
         train_world(tmp_path, 1, again[:4], {}, only=["target"])
         assert rates[2:] == [GROWN_LOOP.learning_rate]
         assert starts[2:] == [None]
+        reports = train_world(tmp_path, 1, again[:4], {}, only=["target_shallow"])
+        assert [one.outcome and one.outcome.step for one in reports] == [None, None, 0, None]
+        assert not (tmp_path / "target_shallow" / "checkpoint.pt").exists()
 
 
 def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +171,37 @@ def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 2
     assert "expected a compiler of C++, found no no-such-compiler" in done.output
     assert not (tmp_path / "new").exists()
+
+
+def test_a_world_that_cannot_be_trained_is_refused_before_its_art_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetched(report: Report) -> None:
+        pytest.fail("the art was fetched")
+
+    monkeypatch.setattr("underpaint.training.pictures.TexturedPictures", fetched)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "world.json").write_text('{"scenes": "textured", "seed": 5}')
+    for options, message in (
+        (["--only", "targett", "--out", str(tmp_path / "new")], "there is no stage targett; expected some of"),
+        (["--out", str(other)], "holds a world of seed 5, now wanted 0"),
+    ):
+        done = CliRunner().invoke(app, ["world", "--hours", "1", *options])
+        assert done.exit_code == 2, done.output
+        assert message in " ".join(done.output.split())
+
+
+def test_a_loss_that_diverges_in_a_stage_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverges(folder: Path, minutes: float) -> TrainingResult:
+        raise FloatingPointError("the loss at step 3 is nan: lower the learning rates, and run again")
+
+    monkeypatch.setattr("underpaint.training.pictures.TexturedPictures", MadeUp)
+    stages = [Stage("tokenizer", 1, diverges)]
+    monkeypatch.setattr("underpaint.training.textured_world.textured_stages", lambda *_, **__: stages)
+    done = CliRunner().invoke(app, ["world", "--hours", "1", "--out", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "error: the loss at step 3 is nan: lower the learning rates" in done.output
 
 
 def test_a_folder_from_before_a_stage_goes_on_and_options_reach_the_stages(

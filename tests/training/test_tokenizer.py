@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
+from underpaint.cli.train.commands import app
 from underpaint.models.checkpoints import load_vq, load_whole, read
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.engines.images import to_bytes
@@ -20,7 +22,7 @@ from underpaint.training.loop import LoopSettings, rate_share, save_atomically
 from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
 from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
-from underpaint.training.tokenizer import TokenizerSettings, spherical_kmeans, train_tokenizer
+from underpaint.training.tokenizer import TokenizerSettings, check_codes, spherical_kmeans, train_tokenizer
 from underpaint.training.tokens import encode_pictures
 
 TINY_VQ = VQConfig(
@@ -79,6 +81,30 @@ def test_kmeans_finds_separate_directions() -> None:
     assert torch.allclose((centres @ directions.T).max(dim=0).values, torch.ones(4), atol=0.05)
     with pytest.raises(ValueError, match="as many rows"):
         spherical_kmeans(rows[:3], 4, rounds=1, seed=0)
+
+
+def test_more_codes_than_latents_to_start_from_are_refused_before_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sum(count * (side // 8) ** 2 for side, count in map(recipes.SETTINGS.at, range(150, 166))) == 23040
+    check_codes(replace(recipes.CONFIG, codebook_size=23040), recipes.SETTINGS)
+    config = replace(recipes.CONFIG, codebook_size=23041)
+    with pytest.raises(ValueError, match=r"--codes: expected at most 23,040, .* got 23,041; give fewer"):
+        train_tokenizer(tmp_path / "run", flat_pictures, config=config)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr("underpaint.training.pictures.TexturedPictures", lambda report: pytest.fail("art was fetched"))
+    done = CliRunner().invoke(app, ["tokenizer", "--codes", "32768", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert "--codes: expected at most 23,040" in done.output
+
+
+def test_a_tokenizer_whose_codes_do_not_fit_16_bits_is_refused(tmp_path: Path) -> None:
+    config = {"kind": "tokenizer", "vq": asdict(replace(TINY_VQ, codebook_size=2**15 + 1))}
+    vq = VQModel(replace(TINY_VQ, codebook_size=2**15 + 1))
+    save_atomically({"config": config, "model": vq.state_dict()}, tmp_path / "large.pt")
+    with pytest.raises(ValueError, match=r"large\.pt: expected a tokenizer of at most 32,768 codes, .* of 32,769"):
+        encode_pictures(tmp_path / "tokens", tmp_path / "large.pt", flat_pictures, 64, 1, "train", SOURCE)
+    assert not (tmp_path / "tokens").exists()
 
 
 def test_the_loss_is_zero_for_equal_pictures_and_counts_edges() -> None:

@@ -26,13 +26,13 @@ class Recorder:
         self.calls: list[tuple[str, float]] = []
         self.stop_at: str | None = None
 
-    def stage(self, name: str, share: float) -> Stage:
+    def stage(self, name: str, share: float, *learnt_by: str) -> Stage:
         def run(folder: Path, minutes: float) -> TrainingResult:
             self.calls.append((name, minutes))
             save_atomically({"config": {"kind": name}, "model": {}}, folder / CHECKPOINT)
             return TrainingResult(1, name != self.stop_at, {})
 
-        return Stage(name, share, run)
+        return Stage(name, share, run, learnt_by)
 
 
 def test_stages_run_in_order_with_their_share_of_the_hours(tmp_path: Path) -> None:
@@ -47,7 +47,8 @@ def test_stages_run_in_order_with_their_share_of_the_hours(tmp_path: Path) -> No
 
 def test_a_stopped_world_goes_on_and_a_stage_that_others_stand_on_is_closed(tmp_path: Path) -> None:
     recorder = Recorder()
-    stages = [recorder.stage(name, 1) for name in ("tokenizer", "target", "drafter")]
+    names = ("tokenizer", "target", "drafter")
+    stages = [recorder.stage(name, 1, *names[place + 1 :]) for place, name in enumerate(names)]
     recorder.stop_at = "target"
     assert [one.state for one in train_world(tmp_path, 3, stages, ABOUT)] == ["finished", "stopped"]
     recorder.stop_at, recorder.calls = None, []
@@ -58,18 +59,31 @@ def test_a_stopped_world_goes_on_and_a_stage_that_others_stand_on_is_closed(tmp_
 
 def test_asked_for_stages_alone_are_trained(tmp_path: Path) -> None:
     recorder = Recorder()
-    stages = [recorder.stage(name, 1) for name in ("tokenizer", "judge", "target")]
+    stages = [recorder.stage("tokenizer", 1, "target"), recorder.stage("judge", 1), recorder.stage("target", 1)]
     reports = train_world(tmp_path, 3, stages, ABOUT, only=["target"])
     assert [one.state for one in reports] == ["left out", "left out", "finished"]
     assert recorder.calls == [("target", 60)]
     reports = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
-    assert [one.state for one in reports] == ["closed", "closed", "left out"]
-    stages[1] = replace(stages[1], needed=False)  # nothing learns from a judge
-    reports = train_world(tmp_path, 3, stages, ABOUT, only=["judge"])
-    assert [one.state for one in reports] == ["closed", "finished", "left out"]
+    assert [one.state for one in reports] == ["left out", "finished", "left out"]
     assert recorder.calls[1:] == [("judge", 60)]
     with pytest.raises(ValueError, match=r"no stage drafter; expected some of tokenizer, judge, target"):
         train_world(tmp_path, 3, stages, ABOUT, only=["drafter"])
+
+
+def test_a_stage_is_closed_once_it_is_trained_and_learnt_from(tmp_path: Path) -> None:
+    """A sampler of the tokenizer's codes says nothing of the target, which stays open."""
+    recorder = Recorder()
+    stages = [recorder.stage("tokenizer", 1, "target", "guided", "sampler"), recorder.stage("target", 1, "guided")]
+    stages += [recorder.stage("guided", 1), recorder.stage("sampler", 1)]
+    reports = train_world(tmp_path, 4, stages, ABOUT, only=["tokenizer", "sampler"])
+    assert [one.state for one in reports] == ["finished", "left out", "left out", "finished"]
+    recorder.stop_at = "target"
+    assert [one.state for one in train_world(tmp_path, 4, stages, ABOUT)] == ["closed", "stopped"]
+    recorder.stop_at = None
+    reports = train_world(tmp_path, 4, stages, ABOUT)
+    assert [one.state for one in reports] == ["closed", "finished", "finished", "finished"]
+    (tmp_path / "target" / CHECKPOINT).unlink()
+    assert [one.state for one in train_world(tmp_path, 4, stages, ABOUT)][:2] == ["closed", "finished"]
 
 
 def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
