@@ -13,6 +13,8 @@ GENERATOR: Final = "Underpaint"
 """Name of the software in the metadata of pictures and pages."""
 GENERATOR_META: Final = f'<meta name="generator" content="{GENERATOR}">'
 """Element in the head of every page."""
+SCRIPT_MARK: Final = "(found by underpaint certify)"
+"""In the first line of every script."""
 LOG: Final = "run log"
 RESULTS: Final = (*KINDS, "merged")
 """Kinds of results that other commands can read."""
@@ -34,6 +36,8 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "preset_version machine methods",  # tune
         "verify_ms draft_ms",  # costs
         "metadata metrics spec_decode_acceptance",  # trace --to
+        "speeds_up candidates changes",  # advise
+        "grid random_drafter rounding rows",  # certify --live
     )
 )
 """Keys that identify JSON without a version: of an object, or of the first row of a list."""
@@ -43,7 +47,8 @@ def kind_of(path: Path) -> str | None:
     """The kind of the file at `path` if this program wrote it; None if it did not, or if nothing shows it.
 
     Returns:
-        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `pdf`, `svg`, `png`, `webp`.
+        A kind of results, `json` or `jsonl` for others, `run log`, `trace`, or `html`, `pdf`, `svg`, `png`, `webp` or
+        `py`.
     """
     try:
         with path.open("rb") as file:
@@ -67,6 +72,8 @@ def kind_of(path: Path) -> str | None:
         return "svg"
     if head.startswith(b"PK"):
         return _kind_of_archive(path)
+    if SCRIPT_MARK.encode() in head.partition(b"\n")[0]:
+        return "py"
     return _kind_of_json(path, head, size)
 
 
@@ -87,9 +94,15 @@ def _kind_of_json(path: Path, head: bytes, size: int) -> str | None:
     content = _parsed_file(path)
     if isinstance(content, dict) and VERSION_KEY in content:
         return str(content.get("kind")) if content.get("kind") in RESULTS else None
+    if path.suffix == ".jsonl" and _of_known_form(first):
+        return "jsonl"
     while isinstance(content, list) and content:
         content = content[0]
-    return "json" if isinstance(content, dict) and any(form <= content.keys() for form in _FORMS) else None
+    return "json" if _of_known_form(content) else None
+
+
+def _of_known_form(value: Any) -> bool:
+    return isinstance(value, dict) and any(form <= value.keys() for form in _FORMS)
 
 
 _LOG_HEADS: Final = frozenset({"hash"})

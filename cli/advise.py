@@ -10,7 +10,7 @@ import typer
 from underpaint.algos.chance import MOST_SEED
 from underpaint.algos.draft.adt import AdtTree
 from underpaint.cli.errors import bad_input, continues, on_interrupt
-from underpaint.cli.options import short_hash
+from underpaint.cli.options import refuse_given, short_hash
 from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import (
     Column,
@@ -42,6 +42,7 @@ class _Advice(NamedTuple):
 
 
 def advise(
+    context: typer.Context,
     source: Annotated[
         Path,
         typer.Argument(
@@ -82,6 +83,7 @@ def advise(
     numbers. Intervals cover the choice of recorded images. After Ctrl-C the same command continues. From an acceptance
     log it can answer only for chains.
     """
+    from underpaint.artifacts.files import check_apart
     from underpaint.sim.latency.run_times import CURVE
     from underpaint.sim.sweep.plan import TRACE
 
@@ -99,6 +101,13 @@ def advise(
                 "leave --batch out"
             )
         named = f"{machine}/batch{batch}" if batch > 1 else machine
+        if source.suffix != TRACE:
+            of_sweep = ("precision", "seed", "jobs", "out")
+            refuse_given(
+                context, of_sweep, "needs a trace, as nothing is simulated from an acceptance log; leave it out"
+            )
+        if out is not None:
+            check_apart({"the record of simulations": out / "results.jsonl", "--json": json_file})
     if source.suffix == TRACE:
         advice = _of_trace(source, named, bias, precision, seed, jobs, out)
     else:
@@ -125,7 +134,8 @@ def _of_trace(
     source: Path, machine: str, bias: float, precision: float, seed: int, jobs: int | None, out: Path | None
 ) -> _Advice:
     from underpaint.artifacts.files import check_folder_writable
-    from underpaint.artifacts.run_log import RunLogInUse
+    from underpaint.artifacts.run_log import OtherRun, RunLogInUse
+    from underpaint.artifacts.workers import WorkerError
     from underpaint.runtime.engines.context import usable_cores
     from underpaint.sim.advise import drafter_changes, finalists, price_changes, screening_plan, simulated
     from underpaint.sim.latency.models import SizeMissing
@@ -142,14 +152,15 @@ def _of_trace(
         planned = all_jobs(plan)
         out = out or Path("runs/advise") / short_hash(plan.to_dict())
         check_folder_writable(out)
-        check(plan, planned)
+        jobs = jobs or usable_cores()
+        check(plan, planned, jobs)
         results = Results(out, plan)
     with (
         on_interrupt(lambda: continues(f"{len(results.lines)} of {len(planned)} simulations are done", results.path)),
-        bad_input(SizeMissing, RunLogInUse),
+        bad_input(SizeMissing, RunLogInUse, OtherRun, WorkerError),
     ):
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
-            run(plan, results, workers("local", jobs or usable_cores()), lambda block: advance(len(results), block))
+            run(plan, results, workers("local", jobs), lambda block: advance(len(results), block))
         chosen = finalists(results.lines, machine, bias)
         biases = {line["key"]: line["token_bias"] for line in results.lines}
         steps = len(chosen) if trace.greedy else 3 * len(chosen)
@@ -247,13 +258,13 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
         form,
     )
     settings = ", ".join(f"{name}={value}" for name, value in answer.settings.items())
+    verdict = f"Decode plainly: the best draft, {answer.name} ({settings}), is {speed.mean:.2f} times as fast."
     if wins:
-        typer.echo(
+        verdict = (
             f"Build {answer.name} ({settings}): {speed.mean:.2f} times as fast as plain decoding on {machine}, "
             f"{speed.low:.2f} to {speed.high:.2f} over the recorded images."
         )
-    else:
-        typer.echo(f"Decode plainly: the best draft, {answer.name} ({settings}), is {speed.mean:.2f} times as fast.")
+    typer.echo(verdict, err=form is not Format.table)
     for text in (
         "The interval covers the choice of images only; docs/results/validation.md has the other errors.",
         *advice.notes,

@@ -19,7 +19,7 @@ from underpaint.cli.certify_case import (
 from underpaint.cli.certify_live import DEFAULT_METHODS, certify_live
 from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import MethodSettings, grouped
+from underpaint.cli.options import MethodSettings, grouped, refuse_given
 from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
@@ -48,10 +48,18 @@ NOT_LOSSLESS = 1
 """The exit code of a verifier that is biased or faulty."""
 MARGIN, TIMEOUT = 0.03, 10.0
 """The defaults of `--margin` and `--timeout`."""
+_OF_CERTIFICATES = ("drawn", "cycles", "cases", "seconds", "shrink_seconds", "out", "json_file")
+"""The parameters that a replayed case makes meaningless."""
+_OF_VERIFIERS = (
+    *(name for name in _OF_CERTIFICATES if name != "json_file"),
+    *("interface", "chain", "seeds", "bits", "promise", "strict", "seed", "margin", "timeout"),
+)
+"""The parameters that live models make meaningless."""
 
 
 @grouped
 def certify(
+    context: typer.Context,
     verifier: Annotated[
         str | None,
         typer.Argument(help="module:function, file.py:function, rule:NAME, gallery:NAME, or a command line."),
@@ -155,8 +163,7 @@ def certify(
         with bad_input():
             if verifier is not None or replay is not None:
                 raise ValueError("--live: expected methods to judge on a live model, got a verifier; leave one out")
-            if promise or strict or out is not None:
-                raise ValueError("--promise, --strict and --out judge a verifier; leave them out with --live")
+            refuse_given(context, _OF_VERIFIERS, "is for judging a verifier; leave it out with --live")
         with on_interrupt(lambda: NOTHING):
             if not certify_live(live, methods, setting or (), top_k, json_file, form):
                 raise typer.Exit(NOT_LOSSLESS)
@@ -168,8 +175,12 @@ def certify(
             raise ValueError("--methods, --set and --top-k need a live model; pass its folder with --live")
         if not 0.001 <= margin < 1.0:
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
-        if replay is not None and (json_file is not None or out is not None):
-            raise ValueError("--json and --out are for a certificate; leave them out with --replay")
+        if form is not Format.table:
+            raise ValueError("--format is for --gallery and --live; a certificate is text, or JSON with --json")
+        if replay is not None:
+            refuse_given(context, _OF_CERTIFICATES, "is for a certificate; leave it out with --replay")
+        if replay is not None and verifier is None:
+            refuse_given(context, ("interface", "seeds"), "is for another verifier than the file's; name it too")
         place = out or DEFAULT_OUT
         if replay is None:
             check_place(place)

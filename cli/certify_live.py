@@ -47,6 +47,8 @@ def certify_live(
     with bad_input():
         check_json(json_file)
         names = read_names(methods or DEFAULT_METHODS)
+        if not names:
+            raise ValueError(f"--methods: expected one or more, got none; leave it out for {DEFAULT_METHODS}")
         variants = named_variants(names, settings_by_method(list(setting), names))
         live.check(None, None, None, "cpu")
         side = live.grid or DEFAULT_GRID

@@ -107,7 +107,7 @@ class Command(TyperCommand):
     """A command that checks its outputs before it starts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse old option names, and numbers that only Python accepts: 1_000, other scripts, 1e-400."""
+        """Refuse old option names, NaN, and numbers that only Python accepts: 1_000, other scripts, 1e-400."""
         values, _, _ = self._parsed(ctx, args)
         for option in self.params:
             read = _reader_of(option)
@@ -144,12 +144,12 @@ def _reader_of(option: Any) -> Callable[[str], float] | None:
 
 
 def _check_number(option: Any, text: str, ctx: Any) -> None:
-    """Raise BadParameter for a number that only Python accepts. Other errors are left to the option's own check."""
+    """Raise BadParameter for NaN or a number that only Python accepts. Other errors are left to the option's check."""
     try:
         value = float(text)
     except ValueError:
         return
-    plain = text.isascii() and "_" not in text
+    plain = text.isascii() and "_" not in text and value == value
     if plain and (value != 0.0 or not set(text.lower().partition("e")[0]) & set("123456789")):
         return
     read = _reader_of(option)

@@ -71,7 +71,7 @@ def screening_plan(
     Raises:
         ValueError: A bias is allowed at temperature 0, where it is 0 or 1 at every token, or without a codebook.
     """
-    vary, rules = within_depths(len(model.draft)), LOSSLESS
+    vary, rules = within_limits(len(model.draft), model.vocab_size), LOSSLESS
     policies: tuple[str, ...] = POLICIES
     if greedy and bias > 0.0:
         raise ValueError(
@@ -95,12 +95,17 @@ def screening_plan(
     return SweepPlan((trace,), policies, rules, (machine,), vary, precision, _SCREEN_IMAGES, seed)
 
 
-def within_depths(depths: int) -> dict[str, tuple[Any, ...]]:
-    """Return the settings to vary, without drafts of more levels than `depths`; one level always stays."""
+def within_limits(depths: int, codes: int) -> dict[str, tuple[Any, ...]]:
+    """Return the settings to vary, without drafts of more levels than `depths`, or of more siblings than `codes`.
+
+    One level always stays, and for each setting one value that fits.
+    """
     vary = dict(_VARY)
     for name in ("policy.length", "policy.depth"):
         vary[name] = tuple(levels for levels in _VARY[name] if levels <= max(1, depths))
-    vary["policy.widths"] = tuple(widths for widths in _VARY["policy.widths"] if len(widths) <= max(1, depths))
+    fitting = (widths for widths in _VARY["policy.widths"] if len(widths) <= max(1, depths) and max(widths) <= codes)
+    vary["policy.widths"] = tuple(fitting) or ((codes,),)
+    vary["policy.top_k"] = tuple(siblings for siblings in _VARY["policy.top_k"] if siblings <= codes) or (codes,)
     return vary
 
 

@@ -1,5 +1,6 @@
 """`underpaint premises`: measure the figures that the papers argue from, on any model."""
 
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
@@ -177,7 +178,7 @@ def _rows(figures: "Premises", passes: list[tuple[int, float]], knee: "Knee | No
     rows: list[dict[str, Any]] = []
 
     def add(key: str, name: str, one: "Figure | None") -> None:
-        if one is not None:
+        if one is not None and isfinite(one.value):
             values = {"value": one.value, "low": one.low, "high": one.high, "published": _PUBLISHED.get(key)}
             rows.append({"figure": name, **values})
 

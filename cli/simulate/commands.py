@@ -187,8 +187,8 @@ def sweep(
     After Ctrl-C the same command continues. The number of processes does not change the results.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
-    from underpaint.artifacts.run_log import RunLogInUse
-    from underpaint.artifacts.workers import check_workers
+    from underpaint.artifacts.run_log import OtherRun, RunLogInUse
+    from underpaint.artifacts.workers import WorkerError, check_workers
     from underpaint.runtime.engines.context import usable_cores
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.sweep.plan import SweepPlan, check
@@ -229,7 +229,8 @@ def sweep(
         results = Results(out, plan)
     with (
         on_interrupt(lambda: continues(f"{len(results.lines)} of {len(planned)} are done", results.path)),
-        bad_input(SizeMissing, RunLogInUse),  # SizeMissing: a tree larger than the first image's
+        # SizeMissing: a tree larger than the first image's.
+        bad_input(SizeMissing, RunLogInUse, OtherRun, WorkerError),
         progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance,
     ):
         run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))

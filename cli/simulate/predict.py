@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.options import read_names
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -52,7 +53,7 @@ def predict(
         recorded, curve, measured = load(trace), read_cost_curve(costs), load_comparison(compare)
         check_belong(recorded, measured)
         check_measured_on(curve, measured)
-        names = None if methods is None else tuple(name.strip() for name in methods.split(","))
+        names = tuple(dict.fromkeys(read_names(methods or ""))) or None
         predictions = predict_all(recorded, curve, measured, seeds, methods=names)
     rows = [
         {

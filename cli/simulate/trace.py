@@ -16,7 +16,6 @@ from underpaint.cli.options import (
     Low,
     MethodSettings,
     Models,
-    Preset,
     Resolution,
     Seed,
     Temperature,
@@ -26,6 +25,7 @@ from underpaint.cli.options import (
     grouped,
     read_names,
     read_sampling,
+    refuse_given,
     settings_by_method,
 )
 from underpaint.cli.outputs import output_file
@@ -44,10 +44,12 @@ _MOST_IMAGES: Final = 500
 _NO_LIVE = LiveOptions()
 _KEEP: Final = 256
 """Default number of likeliest tokens to keep."""
+DEFAULT_OUT: Final = Path("runs/trace.npz")
 
 
 @grouped
 def trace(
+    context: typer.Context,
     prompts: Annotated[
         list[str] | None, typer.Argument(help="What to draw, as for `generate`; default: built-in prompts.")
     ] = None,
@@ -82,7 +84,10 @@ def trace(
             "methods that a trace cannot replay (Jacobi windows, adaptive ZipAR, VVS)."
         ),
     ] = "",
-    preset: Preset = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Draw the prompts of --methods with this preset only: tuned or paper.", show_default=False),
+    ] = None,
     setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root to follow the drafter.", min=1)] = 6,
     keep: Annotated[
@@ -118,7 +123,10 @@ def trace(
     length: Annotated[
         int, typer.Option(help="With --to and a trace: drafted tokens of the chains that are counted.", min=1, max=64)
     ] = 4,
-    out: Annotated[Path, typer.Option(parser=output_file, help="The .npz file to write.")] = Path("runs/trace.npz"),
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=output_file, help=f"The .npz file to write; default: {DEFAULT_OUT}.", show_default=False),
+    ] = None,
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 
@@ -144,25 +152,30 @@ def trace(
     from underpaint.sim.replay.own_logits import misplaced, trace_of_own
     from underpaint.sim.replay.trace import Recorder
 
+    trace_file = DEFAULT_OUT if out is None else out
     with bad_input():
         checked = checked_temperature(temperature)
-        if out.suffix != ".npz":
-            raise ValueError(f"--out {out}: expected a name that ends in .npz")
+        options = {one.name for one in context.command.params}
         if acceptance is not None:
+            converting = {"own_file", "acceptance", "length", "seed"}
+            refuse_given(context, options - converting, "does not go with --to, which only counts; leave it out")
             _write_acceptance(own_file, acceptance, length, seed)
             return
+        if trace_file.suffix != ".npz":
+            raise ValueError(f"--out {trace_file}: expected a name that ends in .npz")
         if own_file is not None:
-            drawing = (models, live.live, low, methods, setting, prompts, prompts_file, prompts_count, prompts_skip)
-            if any(drawing) or guidance is not None or preset or resolution or backend != "cpu":
-                raise ValueError(
-                    "--from: expected no --models, --live, --low, --backend, --resolution, --methods, --set, --preset, "
-                    "--guidance or prompts, as nothing is drawn; apply guidance to the logits before you store them"
-                )
+            reading = {"own_file", "temperature", "top_k", "top_p", "grid", "keep", "out"}
+            refuse_given(
+                context,
+                options - reading,
+                "does not go with --from, as nothing is drawn; leave it out (apply guidance to the logits before you "
+                "store them)",
+            )
             sampling = SamplingParams(temperature=checked, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
-            check_file_writable(out)
+            check_file_writable(trace_file)
             grid = None if live.grid is None else Grid.read(live.grid)
-            recorded = trace_of_own(_own_files(own_file), sampling, grid, keep or _KEEP)
-            _finish(recorded, out)
+            recorded = trace_of_own(_own_files(own_file, trace_file), sampling, grid, keep or _KEEP)
+            _finish(recorded, trace_file)
             if warning := misplaced(recorded):
                 note(f"Beware: {warning}.")
             return
@@ -174,7 +187,7 @@ def trace(
         settings = settings_by_method(setting or [], names)
         for name in names:
             resolve(name, checked, None, settings[name], preset or TUNED)
-        check_file_writable(out)
+        check_file_writable(trace_file)
         pipeline = live.open_models(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         config = resolve("ar", sampling.temperature)
@@ -222,7 +235,7 @@ def trace(
         },
         *recorders.traces(),
     )
-    _finish(recorded, out)
+    _finish(recorded, trace_file)
 
 
 def _finish(recorded: "Trace", out: Path) -> None:
@@ -276,8 +289,9 @@ def _write_acceptance(source: Path | None, out: Path, length: int, seed: int) ->
     note(f"next: underpaint advise {shlex.quote(str(out))} --machine a100/llamagen-xl")
 
 
-def _own_files(path: Path) -> list[Path]:
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+def _own_files(path: Path, out: Path) -> list[Path]:
+    """The files of logits at a path; in a folder, without a trace that was written there before."""
+    files = sorted(file for file in path.glob("*.npz") if file.resolve() != out.resolve()) if path.is_dir() else [path]
     if not files:
         raise ValueError(f"--from {path}: expected a folder with .npz files, got none in it")
     return files

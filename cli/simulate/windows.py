@@ -47,6 +47,8 @@ def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowR
             recipes += [WindowRecipe.of(method, recorded, temperature) for temperature in temperatures]
     for name in axes.keys() - used:
         raise ValueError(f"--vary {PART}.{name}: none of {', '.join(methods)} has this setting")
+    if len(set(recipes)) < len(recipes):
+        raise ValueError(f"--vary {PART}: expected each value once, got two spellings of one value; leave one out")
     return tuple(recipes)
 
 

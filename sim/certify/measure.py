@@ -132,11 +132,19 @@ def _by_quantiles(case: VerifierCase, subject: Subject, bits: int, effort: Effor
         parts[box.item].setdefault(box.outcome, []).append(box.volume(bits))
     distributions = [{outcome: fsum(shares) for outcome, shares in one.items()} for one in parts]
     measured = _compared(case, subject, "quantiles", distributions, boxes.unseen, boxes.asked, EXACT[bits])
-    for box in boxes.boxes:
-        if measured.fault is not None and subject.impossible(box.item, box.outcome):
-            noise = tuple((box.low * 2.0**-bits).tolist())
-            return replace(measured, fault_tokens=subject.tree_tokens(box.item), fault_noise=noise)
+    for box in boxes.boxes if measured.fault is not None else ():
+        fault = subject.impossible(box.item, box.outcome)
+        if fault is not None and _is_of(fault, subject.tree_tokens(box.item), measured):
+            return replace(measured, fault_noise=tuple((box.low * 2.0**-bits).tolist()))
     return measured
+
+
+def _is_of(fault: Fault, tokens: Tokens, measured: Measurement) -> bool:
+    """Whether a box's fault and the tokens of its tree are those of the measurement."""
+    mine = measured.fault
+    if mine is None or (mine.node, measured.fault_tokens) != (fault.node, tokens):
+        return False
+    return mine.detail.startswith(fault.detail)
 
 
 def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, effort: Effort) -> Measurement:

@@ -55,7 +55,6 @@ class Boxes(Generic[Outcome]):
     """
 
     boxes: list[Box[Outcome]]
-    bits: int
     unseen: float
     asked: int
 
@@ -199,7 +198,7 @@ def find_boxes(
         wrong = _disagreeing(boxes, items, points, outcomes)
         if not wrong:
             unseen = log(1.0 / CONFIDENCE) / checks
-            return Boxes(boxes, bits, unseen, len(search.cache))
+            return Boxes(boxes, unseen, len(search.cache))
         for place, point in wrong.items():
             box = boxes[place]
             boxes += search.settle(search._split([box], [(box.low, point)]))

@@ -5,23 +5,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from underpaint.artifacts.origin import SCRIPT_MARK
 from underpaint.sim.certify.case import VerifierCase, contexts
 from underpaint.sim.certify.measurement import Measurement
 from underpaint.sim.certify.sessions import SessionModels
 
 MOST_ROWS = 64
 """Largest number of contexts whose distributions a script contains."""
-HEAD = '''"""{summary} (found by underpaint certify)"""
-import collections, importlib.util, types
+_SUMMARY = f'"""{{summary}} {SCRIPT_MARK}"""\n'
+HEAD = f"""{_SUMMARY}import collections, importlib.util, types
 import numpy as np
-spec = importlib.util.spec_from_file_location("theirs", {path!r})
+spec = importlib.util.spec_from_file_location("theirs", {{path!r}})
 theirs = importlib.util.module_from_spec(spec); spec.loader.exec_module(theirs)
-'''
-HEAD_OF_MODULE = '''"""{summary} (found by underpaint certify)"""
-import collections, types
+"""
+HEAD_OF_MODULE = f"""{_SUMMARY}import collections, types
 import numpy as np
-import {module} as theirs
-'''
+import {{module}} as theirs
+"""
 SETTINGS = "import functools; theirs.{name} = functools.partial(theirs.{name}, **{settings})\n"
 OWN_NOISE = ("eagle", "tensorrt-llm", "transformers")
 """The layouts whose code draws its own noise; others are handed theirs."""

@@ -12,7 +12,7 @@ from underpaint.sim.latency import cycle_costs
 from underpaint.sim.latency.cycle_costs import family_of, pools
 from underpaint.sim.latency.machines import roofline
 from underpaint.sim.latency.models import Costs, MeasuredCosts
-from underpaint.sim.report.statistics import Estimate, ImageTimes, Runs, plain_ms, times_faster
+from underpaint.sim.report.statistics import ImageTimes, Runs, plain_ms
 
 CURVE: Final = ".json"
 """Ending of the names of measured machines, which are paths of cost curves."""
@@ -72,11 +72,6 @@ class InCycleTimes:
     def _as_executed(self, runs: Runs) -> Runs:
         """The runs as this drafter executes them: chains level by level if it cannot draft them in one call."""
         return runs if self.fuses_chains else replace(runs, chained=np.zeros_like(runs.chained))
-
-
-def speedup(prices: RunTimes, scheme: Scheme, runs: Runs) -> Estimate:
-    """The speedup over plain autoregression at the same prices."""
-    return times_faster(runs, prices.times(scheme, runs).total, prices.plain_ms)
 
 
 def latency_model_of(machine: str) -> Costs:

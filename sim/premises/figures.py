@@ -136,9 +136,10 @@ class Premises:
         """Correlation of a cell's acceptance right after the root with that of the cell to the "left" or "above".
 
         "elsewhere" is a control: the left cell of another image, which shares only the position in the grid. It is 0 if
-        the position alone has no influence. None without a drafter, and on a grid without such a cell.
+        the position alone has no influence. None without a drafter, on a grid without such a cell, and of a control if
+        there is only one image.
         """
-        if not self.depths or min(self.grid) < 2:
+        if not self.depths or (side not in ("left", "above") and len(self.acceptance) < 2):
             return None
         acceptance = self.acceptance[:, 0].reshape(-1, *self.grid)
         if side == "above":
@@ -147,6 +148,8 @@ class Premises:
             pair = acceptance[:, :, 1:], acceptance[:, :, :-1]
         else:
             pair = acceptance[:, :, 1:], np.roll(acceptance, 1, axis=0)[:, :, :-1]
+        if pair[0][0].size < 2:
+            return None
         # The first cell is never drafted.
         keep = np.ones(pair[0].shape[1:], dtype=np.bool_)
         keep[0, 0] = False

@@ -21,7 +21,7 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.step import decode
 from underpaint.artifacts.files import read_regular
-from underpaint.artifacts.strict_json import JsonError, parse_json
+from underpaint.artifacts.strict_json import JsonError, parse_json, split_lines
 from underpaint.sim.batched.decoding import MOST_NODES, make_scheme
 from underpaint.sim.report.statistics import Estimate, ratio
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
@@ -60,7 +60,7 @@ class AcceptanceLog:
     Attributes:
         engine: The engine that wrote the log.
         histograms: `[R, K + 1]` int64, number of verifications of each request that accepted 0 to K draft tokens.
-        drafted: `[R]` int64, number of draft tokens.
+        drafted: `[R]` int64, number of draft tokens; -1 where the log does not say.
         skipped: Number of requests in the file without acceptance counts.
     """
 
@@ -127,7 +127,8 @@ def _records(content: bytes) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
         whole = parse_json(text)
         items = whole if isinstance(whole, list) else [whole]
     except JsonError:
-        items = [parse_json(line, f"line {number}") for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = enumerate(split_lines(content), start=1)
+        items = [parse_json(line, f"line {number}") for number, line in lines if line.strip()]
     for number, item in enumerate(items, start=1):
         metadata = item.get("metadata") if isinstance(item, dict) else None
         warmup = isinstance(metadata, dict) and metadata.get("benchmark_phase") == "warmup"
@@ -181,7 +182,7 @@ def _engine(record: Mapping[str, Any]) -> str:
 
 
 def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
-    """The histogram [K + 1] and the number of draft tokens of a request; ValueError if its counts disagree."""
+    """The histogram [K + 1] and the number of draft tokens, or -1, of a request; ValueError if its counts disagree."""
     where = f"request {number}"
     values = {
         kind: next((record[name] for name in names if record.get(name) is not None), None)
@@ -203,16 +204,16 @@ def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
             f"{where}: expected a histogram of whole numbers at least 0, got {str(values['histogram'])[:60]}"
         )
     steps, accepted = sum(counts), sum(place * count for place, count in enumerate(counts))
-    drafted = values["drafted"] if isinstance(values["drafted"], int) else accepted
+    drafted = values["drafted"] if isinstance(values["drafted"], int) else -1
     for kind, expected in (("steps", steps), ("accepted", accepted)):
         if values[kind] is not None and values[kind] != expected:
             raise ValueError(f"{where}: expected {expected} {kind}, as its histogram says, got {values[kind]}")
-    if accepted > drafted:
+    if 0 <= drafted < accepted:
         raise ValueError(
             f"{where}: expected at most {drafted} accepted tokens, as many as were drafted, got {accepted}"
         )
     limit = values["limit"] if isinstance(values["limit"], int) and 0 < values["limit"] < _MOST_POSITIONS else 0
-    if limit and drafted > steps * limit:
+    if limit and steps and drafted > steps * limit:
         raise ValueError(
             f"{where}: its drafts had {drafted / steps:.1f} tokens and at most {limit} levels: they were trees, and "
             "counts of accepted levels say nothing of other trees; bring a trace instead"
@@ -248,13 +249,13 @@ def aiperf_lines(log: AcceptanceLog) -> bytes:
     lines = []
     for request, (histogram, drafted) in enumerate(zip(log.histograms.tolist(), log.drafted.tolist(), strict=True)):
         steps, accepted = sum(histogram), sum(place * count for place, count in enumerate(histogram))
+        rate = {"draft_acceptance_rate": accepted / drafted if drafted else 0.0, "num_draft_tokens": drafted}
         record = {
             "engine": log.engine,
             "mean_acceptance_length": 1.0 + accepted / steps,
-            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
             "acceptance_histogram": {str(place): count for place, count in enumerate(histogram) if count},
             "num_accepted_draft_tokens": accepted,
-            "num_draft_tokens": drafted,
+            **(rate if drafted >= 0 else {}),
             "num_spec_steps": steps,
             "num_spec_tokens": log.positions,
             "completion_tokens": accepted + steps,

@@ -191,16 +191,21 @@ class _Simulation:
 
 
 class Results(RunStore[str, dict[str, Any]]):
-    """The finished jobs of a sweep by key, stored in `folder/results.jsonl`."""
+    """The finished jobs of a sweep by key, stored in `folder/results.jsonl`.
+
+    Attributes:
+        blocks: The finished blocks of its other jobs.
+    """
 
     NAME: ClassVar[str] = "results"
     VERSION: ClassVar[int] = 2
     WHAT: ClassVar[str] = "sweep"
 
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
-        """Load the results in the folder; ValueError if they are of another sweep, or of no sweep."""
+        """Load the results and blocks in the folder; ValueError if they are of another sweep, or of no sweep."""
         self._plan = plan
         super().__init__(folder, plan.to_dict())
+        self.blocks = Blocks(folder, plan)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -277,7 +282,7 @@ def run(plan: SweepPlan, results: Results, where: Workers[Work, BlockFigures], r
         where: The workers that draw the blocks.
         report: Called after every block with a message about its job's progress.
     """
-    blocks = Blocks(results.folder, plan)
+    blocks = results.blocks
     under_way: dict[str, _Simulation] = {}
 
     def to_draw(simulation: _Simulation, works: list[Work]) -> list[Work]:

@@ -11,6 +11,7 @@ from tests.sim.replay.test_own_logits import model, written  # noqa: F401
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.advise import _method_of
+from underpaint.cli.terminal import Format
 from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.methods.registry import resolve
 from underpaint.runtime.pipeline import Pipeline
@@ -70,8 +71,14 @@ def test_from_logits_to_advice_and_every_figure(
                 run(f"plot own/results.jsonl --figure {name} --out {name}.{form}")  # replaces its own file
                 assert (tmp_path / f"{name}.{form}").read_bytes() == content
     run("plot own-trace.npz --figure acceptance --out acceptance.pdf")
-    run("trace --from own-trace.npz --to acceptance.jsonl --length 3")
-    assert "chain of" in run("advise acceptance.jsonl --machine h100/llamagen-xl --batch 2")
+    for _ in range(2):  # replaces its own file
+        run("trace --from own-trace.npz --to acceptance.jsonl --length 3")
+    for form in (Format.json, Format.csv, Format.markdown):
+        text = run(f"advise acceptance.jsonl --machine h100/llamagen-xl --batch 2 --format {form.value}")
+        assert "chain of" in text
+        assert "times as fast" not in text, "a sentence is no row"
+    for _ in range(2):
+        run("advise acceptance.jsonl --machine h100/llamagen-xl --json advice.json")
     page = (tmp_path / "own" / "report.html").read_text()
     for title in ("Where a cycle&#39;s time goes", "Batch curves", "Acceptance by depth and by cell"):
         assert title in page or title.replace("&#39;", "'") in page
@@ -111,6 +118,11 @@ def traces(model: TableModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("advise own-trace.npz --machine a100/llamagen-xl --precision 0", "--precision"),
         ("advise bare.npz --machine a100/llamagen-xl", "needs a drafter"),
         ("advise none.npz --machine a100/llamagen-xl", "none.npz"),
+        ("advise none.jsonl --machine a100/llamagen-xl --seed 3", "--seed needs a trace"),
+        (
+            "advise own-trace.npz --machine a100/llamagen-xl --out new --json new/results.jsonl",
+            "--json and the record of simulations are both new/results.jsonl",
+        ),
         ("advise none.jsonl --machine a100/llamagen-xl", "expected a trace (.npz) or an acceptance log"),
         ("plot own-trace.npz --figure pareto --out a.pdf", "expected the results.jsonl of a sweep"),
         ("plot none.jsonl --figure pareto --out a.pdf", "got no file"),
@@ -121,8 +133,8 @@ def traces(model: TableModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("trace --to a.jsonl", "needs --from"),
         ("trace --from own-trace.npz --to a.csv", "ends in .jsonl"),
         ("trace --from bare.npz --to a.jsonl", "needs a drafter"),
-        ("trace --from own.npz --resolution 64 --out a.npz", "expected no --models"),
-        ("trace --from own.npz --prompts-count 2 --out a.npz", "expected no --models"),
+        ("trace --from own.npz --resolution 64 --out a.npz", "--resolution does not go with --from"),
+        ("trace --from own.npz --prompts-count 2 --out a.npz", "--prompts-count does not go with --from"),
         (
             "simulate sweep --model own-trace.npz --policies eagle2 --rules point --windows sjd --out a",
             "own-trace.npz is a trace, which has rows along the drawn tokens only",

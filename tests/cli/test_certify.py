@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from underpaint.artifacts.origin import kind_of
 from underpaint.artifacts.results import with_envelope
 from underpaint.cli.app import app
 from underpaint.sim.certify.case import VerifierCase
@@ -76,9 +77,14 @@ def test_a_failing_case_replays(tmp_path):
         (("rule:point", "--out", "case.py"), "a script can call a Python function"),
         ((KERNEL, "--as", "sglang", "--out", "case.py"), "a script can call a Python function"),
         (("rule:point", "--promise", "limit=1: tv<=0.1"), "rule 'point': unknown setting 'limit'"),
-        (("--live", "model", "--promise", "tv<=0.1"), "--promise, --strict and --out judge a verifier; leave them out"),
-        (("--live", "model", "--strict"), "--promise, --strict and --out judge a verifier; leave them out"),
-        (("--live", "model", "--out", "case.json"), "--promise, --strict and --out judge a verifier; leave them out"),
+        (("--live", "model", "--promise", "tv<=0.1"), "--promise is for judging a verifier; leave it out with --live"),
+        (("--live", "model", "--strict"), "--strict is for judging a verifier; leave it out with --live"),
+        (("--live", "model", "--seconds", "60"), "--seconds is for judging a verifier; leave it out with --live"),
+        (("--live", "model", "--methods", ","), "--methods: expected one or more, got none"),
+        (("gallery:right", "--format", "json"), "--format is for --gallery and --live"),
+        (("--replay", "none.json", "--drawn", "iid"), "--drawn is for a certificate; leave it out with --replay"),
+        (("--replay", "none.json", "--out", "case.json"), "--out is for a certificate; leave it out with --replay"),
+        (("--replay", "none.json", "--as", "rule"), "--as is for another verifier than the file's; name it too"),
         (("--replay", "none.json"), "there is no such file"),
     ],
 )
@@ -429,6 +435,7 @@ def test_a_script_shows_the_bias_without_this_project(tmp_path, monkeypatch, nam
     )
     assert done.exit_code == 1, done.output
     script = (tmp_path / "case.py").read_text()
+    assert kind_of(tmp_path / "case.py") == "py", "the same command may replace it"
     assert "underpaint." not in script
     assert len(script.splitlines()) <= 35
     process = subprocess.run(

@@ -84,7 +84,7 @@ def test_generate_takes_another_rule_and_settings(tmp_path):
         ([PROMPT, "--method", "eagle2", "--rule", "without_replacement"], "covers without_replacement trees"),
         ([PROMPT, "--method", "eagle1", "--rule", "block"], "covers iid trees"),
         ([PROMPT, "--temperature", "-0.5"], "temperature must be >= 0"),
-        ([PROMPT, "--temperature", "nan"], "temperature must be >= 0"),
+        ([PROMPT, "--temperature", "nan"], "'nan'"),
         ([PROMPT, "--top-p", "0"], "top_p must be in [1e-06, 1]"),
         ([PROMPT, "--method", "adt", "--set", "betta=1"], "did you mean 'beta'"),
         ([PROMPT, "--method", "adt+lantern", "--set", "delta=7"], "delta must be in [0, 1]"),

@@ -27,6 +27,7 @@ from underpaint.artifacts.run_log import RunLogInUse
 from underpaint.artifacts.workers import check_workers
 from underpaint.cli.simulate.commands import app
 from underpaint.cli.simulate.trace import trace
+from underpaint.cli.simulate.windows import window_recipes
 from underpaint.sim.replay.trace import load
 from underpaint.sim.sweep import run as sweep_run
 from underpaint.sim.sweep.plan import SweepPlan, jobs
@@ -193,6 +194,8 @@ def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None
     ],
 )
 def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match="two spellings of one value"):
+        window_recipes(("sjd",), ["window.temperature=0,0.0"])
     code, text = call(*WINDOWS, "--out", str(tmp_path / "out"), *extra)
     assert code == 2, text
     assert re.search(message, text)
@@ -243,6 +246,11 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
         assert code == 2
         assert "is no record of a sweep" in text
         assert (tmp_path / FILE_NAME).read_text() == content
+    (tmp_path / FILE_NAME).unlink()
+    (tmp_path / "blocks.jsonl").write_text("what\n")
+    code, text = call(*CHAINS, "--out", str(tmp_path))
+    assert code == 2
+    assert "blocks.jsonl is no record of a sweep" in text
 
 
 def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from tests.sim.replay.test_own_logits import model, written  # noqa: F401
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.transport import overlap
-from underpaint.sim.advise import finalists, screening_plan, simulated, with_drafter, within_depths
+from underpaint.sim.advise import finalists, screening_plan, simulated, with_drafter, within_limits
 from underpaint.sim.batched.decoding import make_rule
 from underpaint.sim.latency.run_times import run_times_of
 from underpaint.sim.replay.own_logits import trace_of_own
 from underpaint.sim.replay.trace import Trace, dense, replay
-from underpaint.sim.sweep.plan import Job
+from underpaint.sim.sweep.plan import Job, check, jobs
+from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
 
 
@@ -78,13 +79,22 @@ def test_drafts_are_no_deeper_than_the_trace(trace: Trace) -> None:
     plan = screening_plan("t", replay(trace), "m", 0.0, 0.1, 0)
     assert max(plan.vary["policy.length"]) == max(plan.vary["policy.depth"]) == 3
     assert max(map(len, plan.vary["policy.widths"])) == 2
-    assert within_depths(1) | {"policy.top_k": (), "policy.total_tokens": ()} == {
+    assert within_limits(1, 24) | {"policy.total_tokens": ()} == {
         "policy.length": (1,),
         "policy.depth": (1,),
         "policy.widths": ((4,),),
-        "policy.top_k": (),
+        "policy.top_k": (4, 10),
         "policy.total_tokens": (),
     }
+
+
+@pytest.mark.parametrize("codes", [2, 3, 4, 7, 9, 10])
+def test_a_small_vocabulary_is_advised_on_with_settings_that_fit_it(codes: int) -> None:
+    settings = {"vocab_size": codes, "clusters": 1, "height": 3, "width": 3, "images": 2}
+    small = make_synthetic_model("field", settings)
+    plan = screening_plan("field", small, "a100/llamagen-xl", 0.0, 0.1, 0)
+    plan = dataclasses.replace(plan, vary={**plan.vary, **{f"model.{name}": (one,) for name, one in settings.items()}})
+    check(plan, jobs(plan))
 
 
 def test_near_codes_are_found_once_for_all_jobs_of_a_trace(trace: Trace) -> None:

@@ -129,6 +129,12 @@ def test_locality_sees_rows_and_columns_and_nothing_elsewhere():
     rows = held(64, grid=Grid(8, 8), acceptance=turned, top_probability=np.full((40, 64), 0.5)).locality("left")
     assert rows is not None
     assert rows.value == pytest.approx(1.0)
+    one_row = held(64, grid=Grid(1, 64), acceptance=turned, top_probability=np.full((40, 64), 0.5))
+    assert one_row.locality("left") is not None
+    assert one_row.locality("above") is None
+    one_image = held(64, grid=Grid(8, 8), acceptance=turned[:1], top_probability=np.full((1, 64), 0.5))
+    assert one_image.locality("left") is not None
+    assert one_image.locality("elsewhere") is None, "the other image would be the same"
 
 
 @given(

@@ -57,7 +57,8 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",pos
         ("vllm", {"metadata": {}, "metrics": {}, "spec_decode_acceptance": SPARSE}, [39, 1, 0, 3], 129),
         ("tensorrt_llm", {"choices": [{"index": 0, "speculative_decoding": TENSORRT}]}, [8, 0, 6, 6], 60),
         ("sglang", {"text": "", "meta_info": SGLANG}, [11, 14, 11, 4, 0, 3], 215),
-        ("sglang", {"meta_info": {"spec_verify_ct": 7, "spec_accept_histogram": [0, 7]}}, [0, 7], 7),
+        ("sglang", {"meta_info": {"spec_verify_ct": 7, "spec_accept_histogram": [2, 5]}}, [2, 5], -1),
+        ("vllm", {"speculative_decoding": VLLM, "text": "a\u2028b\x85c"}, [39, 1, 0, 3], 129),
     ],
 )
 def test_every_engine_s_form_is_read(
@@ -65,7 +66,8 @@ def test_every_engine_s_form_is_read(
 ) -> None:
     warmup = {"metadata": {"benchmark_phase": "warmup"}, "spec_decode_acceptance": SPARSE}
     path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in (warmup, record, {"choices": []}, record)))
+    lines = (json.dumps(line, ensure_ascii=False) for line in (warmup, record, {"choices": []}, record))
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
     log = read_acceptance(path)
     assert (log.engine, log.skipped) == (engine, 2)
     assert log.histograms.tolist() == [histogram] * 2
@@ -73,6 +75,7 @@ def test_every_engine_s_form_is_read(
     path.write_text(json.dumps([record]))
     assert read_acceptance(path).histograms.tolist() == [histogram]
     path.write_bytes(aiperf_lines(log))
+    assert path.read_text().count("draft_acceptance_rate") == 2 * (drafted >= 0)
     again = read_acceptance(path)
     assert (again.engine, again.histograms.tolist(), again.drafted.tolist()) == (engine, [histogram] * 2, [drafted] * 2)
 
@@ -123,6 +126,7 @@ def test_a_model_s_own_counts_are_of_its_chains() -> None:
         ({**VLLM, "num_draft_tokens": 9}, "expected at most 9 accepted tokens"),
         ({**VLLM, "num_draft_tokens": 43 * 20}, "they were trees"),
         ({**VLLM, "acceptance_histogram": [1, -1]}, "whole numbers at least 0"),
+        ({"acceptance_histogram": [0, 0], "num_draft_tokens": 3, "num_spec_tokens": 1}, "none of its 1 requests has"),
         ({**VLLM, "acceptance_histogram": {"x": 1}}, "whole numbers at least 0"),
         ("not json", "expected JSON"),
     ],

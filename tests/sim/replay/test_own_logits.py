@@ -80,6 +80,8 @@ def test_the_round_trip_keeps_tokens_a_pass(model: TableModel, tmp_path: Path, m
     done = run_program("trace --from own.npz --keep 24 --out trace.npz", tmp_path, monkeypatch)
     assert done.code == 0, done.err
     assert "4 images of 24 cells" in done.out
+    again = run_program("trace --from . --keep 24 --out trace.npz", tmp_path, monkeypatch)
+    assert (again.code, again.out) == (0, done.out), again.err
     own_model = replay(load(out))
     recorder = Recorder(model.codebook, nearest_codes(model.codebook, 20), 3, 24)
     for image in range(4):
@@ -193,7 +195,10 @@ def test_files_of_one_model_follow_each_other(model: TableModel, tmp_path: Path)
     [
         ("--from own.npz --grid 4by6", "--grid: expected ROWSxCOLUMNS of tokens"),
         ("--from own.npz --guidance 3", "apply guidance to the logits"),
-        ("--from own.npz --models runs", "expected no --models"),
+        ("--from own.npz --models runs", "--models does not go with --from"),
+        ("--from own.npz --depths 2", "--depths does not go with --from"),
+        ("--from own.npz --to a.jsonl --methods adt", "--methods does not go with --to"),
+        ("--from own.npz --to a.jsonl --out b.npz", "--out does not go with --to"),
         ("--from own.npz --out trace.npy", "ends in .npz"),
         ("--from empty", "expected a folder with .npz files"),
         ("--grid 4x6", "--grid needs --from or --live"),

@@ -5,6 +5,7 @@ import pytest
 
 from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
+from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.models import (
     Blend,
     RandomDistribution,
@@ -59,6 +60,16 @@ def test_target_and_drafter_follow_the_committed_tokens() -> None:
         drafter.commit(tree, verdict, scored)
         assert np.array_equal(target.score(root_only(0, 3)).probs[0], LAW((2, 1, 0)))
         assert np.array_equal(drafter.expand(np.array([0]), np.array([-1]))[0], LAW((2, 1, 0)))
+
+
+def test_a_field_of_one_level_is_as_sharp_as_the_middle_level_of_three() -> None:
+    one, three = (
+        make_synthetic_model("field", {"vocab_size": 24, "clusters": 4, "images": 2, "levels": levels}).target
+        for levels in (1, 3)
+    )
+    assert isinstance(one, np.ndarray)
+    assert isinstance(three, np.ndarray)
+    np.testing.assert_allclose(one, three[len(one) : 2 * len(one)], rtol=0, atol=1e-12)
 
 
 def test_the_empty_root_counts_for_nothing() -> None:
