@@ -7,8 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from underpaint.algos.accept.lantern import check_vocab
-from underpaint.algos.accept.neighbours import check_neighbours
+from underpaint.algos.accept.lantern import check_settings, check_vocab
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.accept.walk import Choice, kept_ends
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
@@ -57,9 +56,7 @@ class PooledThreshold:
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:
-        check_neighbours(self.neighbours, "mulo")
-        if not 0 <= self.k <= self.neighbours.shape[1]:
-            raise ValueError(f"mulo: k must be in 0..{self.neighbours.shape[1]} (0 takes all), got {self.k}")
+        check_settings("mulo", self.neighbours, self.k)
         check_bounds("mulo", self)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept.neighbours import check_neighbours
+from underpaint.algos.accept.lantern import check_settings
 from underpaint.algos.accept.point import try_points
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, every_combination
 from underpaint.algos.accept.walk import SiblingOutcome, excess, normalised, proposal_distributions, try_siblings, walk
@@ -81,11 +81,9 @@ def _shared(requests: FloatArray, column: IntArray, spare: FloatArray) -> tuple[
 
 def check_budget(what: str, neighbours: IntArray, k: int, delta: float) -> None:
     """Raise ValueError if the table, `k` or the budget is invalid."""
-    check_neighbours(neighbours, what)
+    check_settings(what, neighbours, k)
     if not 0.0 <= delta <= 1.0:
         raise ValueError(f"{what}: delta must be in [0, 1], got {delta!r}")
-    if not 0 <= k <= neighbours.shape[1]:
-        raise ValueError(f"{what}: expected k from 0 (all) to {neighbours.shape[1]}, the columns of the table, got {k}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class DrawnSiblings:
                 extra[on[out]] = draw_dense(batch, state.left[out])
                 on, state = on[stay], state.at(stay)
             if not self.repeats:
-                state = state._replace(draft_mass=_forget(state.drafted, tokens[on, :turn]))
+                state = state._replace(draft_mass=forget(state.drafted, tokens[on, :turn]))
             places, proposed = np.arange(on.size), tokens[on, turn]
             boosted, count = self.boosted(state.left, places, proposed, state.mass)
             offered = state.drafted[places, proposed] * state.mass
@@ -151,7 +151,7 @@ class DrawnSiblings:
         return state.less(offered)
 
 
-def _forget(distributions: FloatArray, tried: IntArray) -> FloatArray:
+def forget(distributions: FloatArray, tried: IntArray) -> FloatArray:
     """Remove the tokens `tried` [M, j] from `distributions` [M, V] in place; empty rows become uniform over the others.
     Returns the sums [M]."""
     distributions[np.arange(tried.shape[0])[:, None], tried] = 0.0

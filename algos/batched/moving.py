@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.drawn import forget
 from underpaint.algos.batched.spec import ImageBatch
 from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense, normalised_rows
 
@@ -125,7 +126,9 @@ class MovedDrafts:
             sure = np.flatnonzero(total == 0.0)  # rounding differences only: draw the extra token from `residual`
             rest[sure], total[sure] = residual[sure], residual[sure].sum(axis=1)
             residual = rest / total[:, None]
-            drafted = drafted if self.repeats else _without(drafted, tokens[on, : turn + 1])
+            if not self.repeats:
+                total = forget(drafted, tokens[on, : turn + 1])[:, None]
+                np.divide(drafted, total, out=drafted, where=total > 0.0)
         extra[on] = draw_dense(batch, residual)
         return BatchedSiblingOutcome(accepted, extra)
 
@@ -139,16 +142,3 @@ class MovedDrafts:
                 residual[on] = np.maximum(residual[on] / residual[on].sum(axis=1, keepdims=True) - drafted[on], 0.0)
                 reached[on] *= residual[on].sum(axis=1)
         return reached
-
-
-def _without(distributions: FloatArray, tried: IntArray) -> FloatArray:
-    """Return `distributions` [M, V] without the tokens `tried` [M, j], with sum 1; empty rows become uniform over the
-    other tokens, if there are any. Modifies `distributions` in place."""
-    np.put_along_axis(distributions, tried, 0.0, axis=1)
-    dry = np.flatnonzero(distributions.sum(axis=1) == 0.0)
-    even = np.ones((dry.size, distributions.shape[1]))
-    np.put_along_axis(even, tried[dry], 0.0, axis=1)
-    distributions[dry] = even
-    total = distributions.sum(axis=1, keepdims=True)
-    np.divide(distributions, total, out=distributions, where=total > 0.0)
-    return distributions
