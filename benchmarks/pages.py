@@ -232,7 +232,8 @@ def render_readme(text: str) -> str:
     begin, rest = text.split(README_BEGIN)
     lines = textwrap.wrap(run["command"], _COMMAND_LETTERS, break_long_words=False, break_on_hyphens=False)
     rows, command = _best_rows(record, run, README_ROWS), " \\\n        ".join(lines)
-    table = render("readme", run=run, rows=rows, file=PROTOCOL_FILE, command=command)
+    exact = next(one for one in summary(record, run) if one["lossless"] and one["method"] != "ar")
+    table = render("readme", run=run, rows=rows, exact=exact, file=PROTOCOL_FILE, command=command)
     return f"{begin}{README_BEGIN}\n\n{table}\n{README_END}{rest.split(README_END)[1]}"
 
 
