@@ -53,16 +53,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--minutes", type=float, help="start no run that is expected to end later; the next call goes on"
     )
     args = parse(parser, arguments)
+    if args.minutes is not None and args.out is None:
+        parser.error("--minutes: expected --out too, the file that the next call goes on from; name one")
     with refusing(parser):
         batches = [at_least(1)(one) for one in args.batches.split(",")]
         parts = _check_names("--parts", args.parts, PARTS)
+        from benchmarks.device_models import shipped_method, shipped_tables
         from tools.device_sizes import METHODS as KNOWN
+        from underpaint.algos.rows import SamplingParams
         from underpaint.runtime.device.devices import open_device
         from underpaint.runtime.methods.registry import METHODS as NAMES
 
         device = None if args.plan else open_device(args.device)
         names = _check_names("--methods", args.methods, KNOWN)
-        shipped = _check_names("--shipped", args.shipped, [spec.name for spec in NAMES])
+        shipped, tables = _check_names("--shipped", args.shipped, [spec.name for spec in NAMES]), shipped_tables()
+        if unfit := [name for name in shipped if shipped_method(name, 1.0, SamplingParams(), tables) is None]:
+            raise ValueError(f"--shipped: expected methods of draft trees or Jacobi windows, got {', '.join(unfit)}")
     if args.plan:
         plan(parts, batches, names, shipped)
         return
@@ -70,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with refusing(parser):
         earlier_runs = earlier(args.out, figures)
     failed = earlier_runs.pop("failed", [])
-    work, begun = Work(device, args.model, shipped, earlier_runs.get("copy", {}).get("gb_s")), perf_counter()
+    work, begun = Work(device, args.model, shipped, tables, earlier_runs.get("copy", {}).get("gb_s")), perf_counter()
     for part in parts:
         for name, batch, method in runs_of(part, batches, names, shipped):
             if name in earlier_runs:
@@ -106,7 +112,11 @@ def runs_of(
     """Return the runs of a part as (name, images of a batch, method). Each takes well under two minutes on a GPU."""
     if part == "plain":
         return [(f"plain, batch {batch}", batch, "ar") for batch in batches]
-    methods = {"shipped": shipped, "cycles": names, "breakdown": names}.get(part)
+    from tools.device_sizes import FRONTS
+    from tools.device_sizes import METHODS as KNOWN
+
+    in_parts = [name for name in names if KNOWN[name][0] != FRONTS]  # the cycle of row fronts is one part
+    methods = {"shipped": shipped, "cycles": names, "breakdown": in_parts}.get(part)
     if methods is None:
         return [(part, 1, "ar")]
     return [(f"{part} {name}, batch {batch}", batch, name) for batch in batches for name in methods]
@@ -160,12 +170,9 @@ def device_name(device: Any) -> dict[str, Any]:
 class Work:
     """Runs the parts, and keeps what later runs need from earlier ones."""
 
-    def __init__(self, device: Any, model: str, shipped: Sequence[str], gb_s: float | None) -> None:
+    def __init__(self, device: Any, model: str, shipped: Sequence[str], tables: Any, gb_s: float | None) -> None:
         """gb_s: bandwidth of a copy in GB/s, if an earlier call measured it."""
-        from benchmarks.device_models import shipped_tables
-
-        self._device, self._model, self._shipped, self._gb_s = device, model, shipped, gb_s
-        self._tables = shipped_tables()
+        self._device, self._model, self._shipped, self._tables, self._gb_s = device, model, shipped, tables, gb_s
         self._weights: Any = None
 
     def run(self, part: str, batch: int, method: str) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", help="count these methods alone, with commas between; without `--curves`")
     parser.add_argument("--batches", nargs="+", type=at_least(1), help="images in a cycle of LlamaGen-XL at 384 px")
     args = parse(parser, arguments)
-    if args.curves is not None and args.batches is not None:
-        parser.error("--batches: cost curves are of one image; leave out --curves")
+    if args.curves is not None and (args.batches or args.methods):
+        parser.error("--batches, --methods: cost curves are of one image and of all methods; leave out --curves")
     if args.curves is not None:
         with refusing(parser):
             args.curves.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for launch in program.launches:
                 kernel = compile_for(launch, MACHINES[machines[0]])
                 kernels.setdefault((model, *kernel), {"model": model, **kernel._asdict()})
-        if args.curves is None or args.methods is not None:
+        if args.curves is None:
             continue
         chains = {size: count_cycle(config, chain_of(size - 1, config.vocab_size), 1) for size in SIZES[1:]}
         shallow = count_cycle(config, eagle2_of(1, 10, config.vocab_size), 1)

@@ -14,6 +14,7 @@ from tools.device_programs import count_cycle
 from tools.device_sizes import method_of
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.device.capture import GraphCapture
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.runner import ENDINGS, DeviceRunner
@@ -133,21 +134,15 @@ class RandomWeights:
         """Return the ms of each part of a cycle, captured as a graph of its own; each includes one graph launch."""
         runner = self.runner(name)
         parts = runner.cycle.parts()
-        graphs = [_captured(self._device, run) for _, run in parts]
+        graphs = [run for _, run in parts]
+        if self._device.type == "cuda":
+            with torch.no_grad():
+                graphs = [GraphCapture(self._device)(run, warm_ups=0)[0].replay for run in graphs]
         parts_ms = dict.fromkeys((part for part, _ in parts), 0.0)
         for place, (part, _) in enumerate(parts):
             rounds = [_timed_within(self._device, graphs, place) for _ in range(self._rounds)]
             parts_ms[part] += median(rounds)
         return {"parts_ms": parts_ms}
-
-
-def _captured(device: torch.device, run: Callable[[], None]) -> Callable[[], None]:
-    if device.type != "cuda":
-        return run
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def _timed_within(device: torch.device, graphs: Sequence[Callable[[], None]], place: int) -> float:
@@ -170,8 +165,6 @@ def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tab
     figures: dict[str, Any] = {}
     for name in ("ar", *(name for name in names if name != "ar")):
         how = shipped_method(name, 1.0, sampler, tables)
-        if how is None:
-            raise ValueError(f"--shipped: expected methods of draft trees or of Jacobi windows, got '{name}'")
         prefix = models.embed(conditions).rows.shape[1]
         drafter = models.drafter if how.drafts else None
         runner = DeviceRunner(models.target, drafter, how, grid, prefix, batch, device)

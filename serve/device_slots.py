@@ -31,6 +31,7 @@ from underpaint.runtime.device.runner import DecodedImage
 from underpaint.runtime.device.slots import Arrival, ImageProgress
 from underpaint.runtime.device.trial import DraftTrial, trial_result
 from underpaint.runtime.drawing import TRIAL_BATCHES, ImageTask
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.serve.models import DeviceSettings, PreparedRequest, ServedModels, build
@@ -39,8 +40,8 @@ from underpaint.serve.requests import CellsEvent, RequestError
 
 MOST_PROGRAMS: Final = 8
 """Maximum number of programs in memory."""
-_MOST_TRIALS: Final = 64
-"""Maximum number of kinds of requests whose trials are remembered."""
+_MOST_KINDS: Final = 64
+"""Maximum number of kinds of requests whose plans and trials are remembered."""
 _POLL: Final = 8
 """Cycles of a GPU program between checks by the host, if no client watches its pictures."""
 _LATER: Final = 10
@@ -159,6 +160,7 @@ class DeviceSlots:
         self._weights: dict[str, DeviceModels] = {}
         self._drawers: dict[tuple[str, int, int, int], DeviceDrawer] = {}
         self._running: list[_Running] = []
+        self._plans: dict[Kind, DevicePlan] = {}
         self._trials: dict[Kind, DraftTrial | None] = {}
         self._numbers = count()
         for size, pipeline in served.pipelines.items():
@@ -202,8 +204,9 @@ class DeviceSlots:
                 self._running.remove(running)
                 if self._device.type == "cuda":
                     torch.cuda.synchronize()  # raises where the device itself failed, which ends the loop
+                full = isinstance(error, torch.OutOfMemoryError)
                 for number in tuple(running.pictures):
-                    yield running.fail(number, error)
+                    yield running.fail(number, self._no_memory(running.kind.method, error) if full else error)
                 continue
             for number in tuple(running.pictures):
                 yield running.ended(number, ended[number]) if number in ended else running.advanced(number)
@@ -219,7 +222,7 @@ class DeviceSlots:
             method, pictures = build(prepared, self._served.pipelines[prepared.size]), TRIAL_BATCHES * self._slots
             trial = DraftTrial(method.name, pictures) if method.lossless and method.drafts else None
         self._trials[kind] = trial  # most recently used last
-        if len(self._trials) > _MOST_TRIALS:
+        if len(self._trials) > _MOST_KINDS:
             del self._trials[next(iter(self._trials))]
         return prepared if trial is None or trial.drafts else self._served.undrafted(prepared), trial
 
@@ -238,20 +241,22 @@ class DeviceSlots:
                 drawer = self._drawer(prepared.size, plan)
                 # No variable holds the program here, so one that ran out of memory is freed before the next try.
                 running = _Running(Kind.of(prepared), drawer.captured(method, prepared.sampling), first)
-            except (DeviceError, torch.OutOfMemoryError) as error:
+            except (DeviceError, EngineError, torch.OutOfMemoryError) as error:  # TensorRT lacks memory by EngineError
                 if self._drop_idle():
                     continue
-                if not self._running:
-                    raise
-                raise RequestError(
-                    503,
-                    f"the device has no memory for {prepared.request.method} while other methods draw ({error}); send "
-                    "this again later",
-                    "no_memory",
-                    retry_after=_LATER,
-                ) from error.with_traceback(None)  # the traceback's frames hold the program
+                if isinstance(error, EngineError) and not self._running:
+                    raise  # no other program holds memory, so the engine itself is at fault
+                refusal = self._no_memory(prepared.request.method, error)
+                raise refusal from error.with_traceback(None)  # the traceback's frames hold the program
             self._running.append(running)
             return running
+
+    def _no_memory(self, method: str, error: Exception) -> RequestError:
+        """Return the answer to a request for which the device lacks memory; how much it lacks is logged."""
+        _LOG.warning("the device has no memory for %s with so many --slots: %s", method, error)
+        message, later = f"the device has no memory for {method}", _LATER if self._running else None
+        message += " while other methods draw; send this again later" if self._running else "; use another method"
+        return RequestError(503, message, "no_memory", retry_after=later)
 
     def _drop_idle(self) -> bool:
         """Drop the program that has been idle longest; False if there is none."""
@@ -261,16 +266,24 @@ class DeviceSlots:
         return idle is not None
 
     def _plan(self, prepared: PreparedRequest) -> DevicePlan:
-        method = build(prepared, self._served.pipelines[prepared.size])
+        kind = Kind.of(prepared)
         with self._lock:
-            return self._planned(prepared.size, method, prepared.sampling, loaded=True)
+            plan = self._plans.pop(kind, None)
+            if plan is None:
+                method = build(prepared, self._served.pipelines[prepared.size])
+                plan = self._planned(prepared.size, method, prepared.sampling, loaded=True)
+            self._plans[kind] = plan  # most recently used last
+            if len(self._plans) > _MOST_KINDS:
+                del self._plans[next(iter(self._plans))]
+            return plan
 
     def _planned(self, size: str, method: DecodingMethod, sampling: SamplingParams, *, loaded: bool) -> DevicePlan:
         """A plan for all slots, or for one slot if the method draws single pictures, which then get a program each."""
         pipeline = self._served.pipelines[size].folder_models()
         assert pipeline is not None, "live models are not opened for a device"
         batch = min(self._slots, most_images(method, sampling, pipeline) or self._slots)
-        return plan_drawing(pipeline, [method], sampling, self._device, batch, self._settings.forward, loaded=loaded)
+        more = (self._device, batch, self._settings.forward)
+        return plan_drawing(pipeline, [method], sampling, *more, loaded=loaded, remedy="lower --slots")
 
     def _drawer(self, size: str, plan: DevicePlan) -> DeviceDrawer:
         key = (size, plan.batch, plan.rows, plan.engine_decoders)

@@ -25,6 +25,7 @@ from underpaint.serve.requests import (
     ModelInfo,
     PartialImage,
     RequestError,
+    failed,
     invalid,
     shutting_down,
     too_late,
@@ -104,19 +105,25 @@ class EngineLoop:
             RequestError: The models cannot draw this, too many pictures already wait, or the loop is draining.
         """
         started = monotonic()
+        with self._changed:
+            self._refuse_if_full(len(request.seeds))  # before its prompt is read, which takes longest
         prepared = self.prepare(request)
         self.metrics.stages.labels("encode").observe(monotonic() - started)
         ticket = Ticket(request, started + self.limits.seconds_of(request), self._forget)
         jobs = [Job(ticket, prepared, image) for image in range(len(request.seeds))]
         with self._changed:
-            if not self.ready:
-                raise shutting_down()
-            self.limits.check_room(len(self._queue), len(jobs), self._seconds_a_picture / self._count)
+            self._refuse_if_full(len(jobs))  # other requests may have come in the meantime
             for job in jobs:
                 self._queue.push(request.client, job, self.models.pipelines[prepared.size].grid.cells)
             self._tickets.add(ticket)
             self._changed.notify_all()
         return ticket
+
+    def _refuse_if_full(self, count: int) -> None:
+        """Raise RequestError unless `count` more pictures are accepted; the lock must be held."""
+        if not self.ready:
+            raise shutting_down()
+        self.limits.check_room(len(self._queue), count, self._seconds_a_picture / self._count)
 
     def drain(self, seconds: float) -> None:
         """Stop accepting requests now, and refuse those not finished after `seconds`; returns immediately."""
@@ -149,6 +156,7 @@ class EngineLoop:
         except BaseException:
             _LOG.exception("the engine loop ended")
             with self._changed:
+                self._draining_until = monotonic()  # the thread lives on for a moment, and must accept nothing then
                 for ticket in self._tickets:
                     ticket.put(RequestError(500, "the server's engine ended; its log says why", "internal_error"))
             raise
@@ -197,17 +205,14 @@ class EngineLoop:
         self._queue.remove(lambda job: job.ticket.closed)
 
     def _guarded(self, ticket: Ticket, work: Callable[[], None]) -> None:
-        """Run `work`, so that an error ends only its own request."""
+        """Run `work`, so that an error ends only its own request. What a client can change was refused by `prepare`."""
         try:
             work()
         except RequestError as error:
             ticket.put(error)
-        except Exception as error:
-            if isinstance(error, ValueError):
-                ticket.put(RequestError(400, str(error), "cannot_draw"))
-            else:
-                _LOG.exception("request %s failed", ticket.request.id)
-                ticket.put(RequestError(500, "the server failed to draw this; its log says why", "internal_error"))
+        except Exception:
+            _LOG.exception("request %s failed", ticket.request.id)
+            ticket.put(failed())
 
     def _start(self, job: Job) -> None:
         cells = self.models.pipelines[job.prepared.size].grid.cells

@@ -26,6 +26,7 @@ from underpaint.serve.requests import (
     Limits,
     PartialImage,
     RequestError,
+    failed,
     shutting_down,
     too_late,
 )
@@ -33,7 +34,6 @@ from underpaint.serve.ticket import Ticket
 
 MOST_ATTEMPTS: Final = 5
 """Maximum number of replicas that may die in a row on one picture; the picture itself may crash them."""
-_FAILED: Final = RequestError(500, "the server failed to draw this; its log says why", "internal_error")
 _LOG = logging.getLogger("underpaint.serve")
 
 
@@ -140,7 +140,7 @@ class ReplicaFront:
             )
             self._colours = future.result()
         if isinstance(self._colours, RequestError):
-            raise self._colours
+            raise self._colours.with_traceback(None)  # which would grow with every request
         return self._colours
 
     def submit(self, request: DrawRequest) -> Ticket:
@@ -199,7 +199,7 @@ class ReplicaFront:
                 return await call()
             except RayTaskError:
                 _LOG.exception("request %s failed on its replica", name)
-                return _FAILED
+                return failed()
             except (RayError, RayServeException) as error:
                 self._lost += 1
                 self._counted_lost.inc()
@@ -233,7 +233,7 @@ class ReplicaFront:
                 self._end(picture.ticket, failure)
         except Exception:
             _LOG.exception("request %s failed", picture.request.id)
-            self._end(picture.ticket, _FAILED)
+            self._end(picture.ticket, failed())
 
     async def _draw_once(self, picture: _Picture) -> RequestError | None:
         """Draw a picture on one replica; None when the client has it."""

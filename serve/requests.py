@@ -43,6 +43,11 @@ def too_late(seconds: float) -> RequestError:
     return RequestError(504, f"{late}; allow more, or ask for fewer pictures", "deadline_exceeded")
 
 
+def failed() -> RequestError:
+    """Return an error for a request that the server, by its own fault, did not draw: status 500."""
+    return RequestError(500, "the server failed to draw this; its log says why", "internal_error")
+
+
 def shutting_down() -> RequestError:
     """Return an error for a request that arrives, or is not finished, while the server shuts down: status 503."""
     message = "the server is shutting down and takes no more requests; send this one to another, or later"

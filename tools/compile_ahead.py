@@ -1,9 +1,10 @@
 """Compile a cycle's kernels for GPUs that are not present, and report their registers and spills.
 
 `python -m tools.compile_ahead [90 80 120] [--every-size]` compiles every kernel of every method at the sizes of
-LlamaGen-XL and 7B, and prints JSON; the exit code is 1 if a kernel exceeds the budget. Of kernels that differ only in
-sizes, the largest are compiled, which need most registers. Those that need many on the first GPU, and each kernel's
-heaviest, are also compiled for the others. `--every-size` compiles all for all (half an hour). Slots are not counted.
+LlamaGen-XL and 7B, and of the shipped models in float32, and prints JSON; the exit code is 1 if a kernel exceeds the
+budget. Of kernels that differ only in sizes, the largest are compiled, which need most registers. Those that need many
+on the first GPU, and each kernel's heaviest, are also compiled for the others. `--every-size` compiles all for all
+(half an hour). Slots are not counted.
 
 `tools/compiled_kernels.json` records what the compiler gave, by a hash of its input: the kernel's source with every
 function that it calls, types, constants and options. Only kernels that the record lacks are compiled, and a sample of
@@ -16,7 +17,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -86,13 +87,15 @@ SIZES: Final = re.compile(r".*BLOCK|(NEXT_)?ROWS|V|NODES|CHILDREN|COUNT|LEVELS|M
 """Names of constants that say how much a kernel does, not what it does."""
 
 LINED: Final = ("ar", "eagle2")
-"""Methods that are also compiled with an end-of-line token."""
+"""Methods that are also compiled with an end-of-line token, and in float32 with heads of 128 numbers."""
 ENGINED: Final = ("eagle2", "zipar")
 """Methods that are also compiled with the passes of an engine."""
 ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
 """Orders of MuLo-SD's repair. The serial one takes the likeliest token, so that both ways of drawing are compiled."""
 
 
+SHIPPED_BATCH: Final = 4
+"""Images of a batch of the shipped models, as in the first command of `docs/explanation/device.md`."""
 MACHINES: Final = {"h200": 90, "h100": 90, "a100": 80}
 """Machines whose clock and multiprocessors the simulator knows, and the capability to compile for."""
 
@@ -123,7 +126,7 @@ KERNELS: Final = Path(__file__).resolve().parents[1] / "runtime" / "device" / "k
 
 
 def signature(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a launch's types by argument, and its constants."""
+    """Return a launch's types by argument, and its named constants. As in Triton's JIT, an int 1 is constant too."""
     names = launch.function.arg_names
     types: dict[str, Any] = dict.fromkeys(names, "constexpr")
     for name, argument in zip(names, launch.arguments, strict=False):
@@ -138,21 +141,31 @@ def _type_of(argument: Any) -> Any:
         return _TYPES[argument.dtype]
     if isinstance(argument, float):
         return "fp32"
+    if _is_one(argument):
+        return "constexpr"
     return "i32" if -(2**31) <= int(argument) < 2**31 else "i64"
+
+
+def _is_one(argument: Any) -> bool:
+    return type(argument) is int and argument == 1
 
 
 def _divisible(launch: Launch) -> dict[tuple[int, ...], list[list[Any]]]:
     """Return the arguments that Triton specialises for at launch: addresses, and numbers that are multiples of 16."""
 
-    def visit(place: tuple[int, ...], argument: Any) -> Iterator[tuple[int, ...]]:
-        if isinstance(argument, tuple):
-            for turn, one in enumerate(argument):
-                yield from visit((*place, turn), one)
-        elif isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0):
-            yield place
+    def divides(argument: Any) -> bool:
+        return isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0)
 
-    places = [place for turn, one in enumerate(launch.arguments) for place in visit((turn,), one)]
-    return {place: [["tt.divisibility", 16]] for place in places}
+    return {place: [["tt.divisibility", 16]] for place in _places(launch.arguments, divides)}
+
+
+def _places(arguments: tuple[Any, ...], wanted: Callable[[Any], bool]) -> Iterator[tuple[int, ...]]:
+    """Yield where the wanted arguments are, also those within named tuples."""
+    for turn, argument in enumerate(arguments):
+        if isinstance(argument, tuple):
+            yield from ((turn, *place) for place in _places(argument, wanted))
+        elif wanted(argument):
+            yield (turn,)
 
 
 def distinct(launches: Iterable[Launch]) -> list[Launch]:
@@ -225,7 +238,8 @@ def _source(launch: Launch) -> Any:
     from triton.compiler import ASTSource
 
     types, constants = signature(launch)
-    return ASTSource(launch.function, types, constants, _divisible(launch))
+    ones = dict.fromkeys(_places(launch.arguments, _is_one), 1)
+    return ASTSource(launch.function, types, constants | ones, _divisible(launch))
 
 
 @cache
@@ -293,7 +307,7 @@ def _usage(launch: Launch, capability: int) -> list[int]:
 
 
 def counted() -> list[Launch]:
-    """Return the launches of every method's program, at the sizes of LlamaGen-XL and of 7B."""
+    """Return the launches of every method's program, at the sizes of LlamaGen-XL, of 7B and of the shipped models."""
     from tools.device_programs import count_cycle, count_islands
     from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
@@ -312,10 +326,35 @@ def counted() -> list[Launch]:
     for name in LINED:
         method = method_of(name, seven_b.vocab_size)
         launches += count_cycle(seven_b, method, batch=1, line_token=0).launches
+        launches += count_cycle(seven_b, method, batch=1, dtype=torch.float32).launches
     for config in (xl, seven_b):
         for name in ENGINED:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
-    return launches
+    return launches + shipped()
+
+
+def shipped() -> list[Launch]:
+    """Return the launches of every method's program at the sizes of the shipped models, which are in float32.
+
+    A batch's images begin in a batch of one.
+    """
+    from tools.device_programs import count_cycle
+    from tools.device_sizes import METHODS, method_of
+    from underpaint.artifacts.model_index import read_index
+    from underpaint.runtime.engines.config_only import load_config_only
+    from underpaint.zoo.load import FOLDER, locate
+
+    sampler = read_index(FOLDER).sampling()
+    config = replace(load_config_only("target128", locate("target128", "target")).config, layers=LAYERS)
+    rows, dtype = 1 if sampler.guidance == 1 else 2, torch.float32
+    return [
+        launch
+        for batch in (1, SHIPPED_BATCH)
+        for name in METHODS
+        for launch in count_cycle(
+            config, method_of(name, config.vocab_size, sampler.top_k, sampler.guidance), batch, rows, dtype
+        ).launches
+    ]
 
 
 def issued() -> list[Launch]:

@@ -223,13 +223,11 @@ def count_cycle(
         grid = Grid(config.grid_side, config.width)
         marked, drafting = _Marked(target, "target"), _Marked(drafter, "drafter")
         cycle = method.cycle(marked, drafting, BatchSizes(grid, config.prefix, batch, device, line_token))
-        run = cycle.run
         if cycle.chooser is not None:
             cycle.chooser.settle(choice)
-            run = cycle.launch
         if engine:
-            run()  # binds addresses, which a replayed graph does not do again
-        return count(run)
+            cycle.run()  # binds addresses, which a replayed graph does not do again
+        return count(cycle.run)
 
 
 def count_islands(

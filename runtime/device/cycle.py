@@ -115,7 +115,8 @@ class DeviceCycle(BatchCycle):
         lines = 0 if line_token is None else grid.height - 1
         sizes = (batch, envelope, grid.cells, prefix, target.config, drafting, target.rows)
         places = target.places, None if drafter is None else drafter.places
-        self.state = State.allocate(*sizes, target.dtype, device, lines, places)
+        draft_dtype = None if drafter is None else drafter.dtype
+        self.state = State.allocate(*sizes, target.dtype, device, lines, places, draft_dtype)
         self._line_token, self._lines = line_token, None if line_token is None else _line_buffers(self.state)
         drawn = _covered(method.rule) if plan is None else plan.drawn
         shape = Shape(batch, envelope.nodes, target.config.vocab_size, drawn, envelope.levels, envelope.children)
@@ -156,15 +157,7 @@ class DeviceCycle(BatchCycle):
             self._growth.begin()
 
     def run(self) -> None:
-        """Run one cycle of every image that is not done; a policy that chooses does so before it, and learns after."""
-        if self.chooser is not None:
-            self.chooser.choose()
-        self.launch()
-        if self.chooser is not None:
-            self.chooser.learn()
-
-    def launch(self) -> None:
-        """Run the device part of a cycle. Nothing is read back."""
+        """Run one cycle of every image that is not done; see `BatchCycle`. Nothing is read back."""
         for _, part in self.parts():
             part()
 

@@ -13,6 +13,8 @@ from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.launch import INTERPRETED, MODE, TRITON, kernel, launch, tl
 
 LEAST_CAPABILITY: Final = (8, 0)
+SMALLER: Final = "lower the batch, or the policy's tree"
+"""What lets a batch fit into the memory."""
 
 
 @kernel
@@ -79,10 +81,12 @@ def check_memory(
     what: str = "beside the weights",
     batch: int = 1,
     smaller: Callable[[int], int] | None = None,
+    remedy: str = SMALLER,
 ) -> None:
     """Raise DeviceError if the device has less than `needed` bytes free; the error says how much is needed.
 
     smaller: returns the bytes of a batch of fewer than `batch` images; the error then names the largest one that fits.
+    remedy: the end of the error, which says what to do.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -97,7 +101,7 @@ def check_memory(
         )
         raise DeviceError(
             f"this batch needs {needed / 2**30:.1f} GiB {what}, {needed:,} bytes; the device has {free / 2**30:.1f} "
-            f"free, {free:,} bytes; {'' if smaller is None else largest}lower the batch, or the policy's tree"
+            f"free, {free:,} bytes; {'' if smaller is None else largest}{remedy}"
         )
 
 

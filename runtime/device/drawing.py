@@ -250,9 +250,10 @@ class CapturedProgram(_Program):
         """Open the slots for pictures that come at any time. Each begins by itself, so none depends on another.
 
         Args:
-            first: Any picture that will be drawn; on a GPU the program is compiled and captured with it.
+            first: Any picture that will be drawn; on a GPU the program is compiled and captured with it. Programs that
+                a policy chooses are captured at their second use: `prime` would draw two whole pictures.
         """
-        if self._drawer.cuda:
+        if self._drawer.cuda and not self._runner.chooses:
             self.prime([first])
         else:
             self._begin([first])

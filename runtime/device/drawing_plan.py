@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.devices import check_memory, device_name
+from underpaint.runtime.device.devices import SMALLER, check_memory, device_name
 from underpaint.runtime.device.drawing import DeviceDrawer
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
@@ -78,6 +78,7 @@ def plan_drawing(
     forward: str = TORCH,
     *,
     loaded: bool = False,
+    remedy: str = SMALLER,
 ) -> DevicePlan:
     """Check that every method can draw in batches, and that the memory suffices.
 
@@ -89,6 +90,7 @@ def plan_drawing(
         batch: Number of batch slots, 1 to `MOST_BATCH`.
         forward: Backend of the forward passes.
         loaded: Whether the weights are on the device already; if so, memory is checked when buffers are allocated.
+        remedy: What the error says to do if the memory is too small.
 
     Raises:
         DeviceError: The batch is out of range; a method has no device form (the message lists those that have one); a
@@ -117,7 +119,7 @@ def plan_drawing(
         for form, low in zip(forms, lows, strict=True):
             layout = form.layout(grid, target.vocab_size, target.eol_id, count)
             drafting = 0 if low is None else low.draft_bytes(count, rows, target, grid, folder.dtype)
-            models = (target, drafter if form.drafts else None, rows, folder.dtype)
+            models = (target, drafter if form.drafts else None, rows, folder.dtype, folder.draft_dtype)
             state_bytes = needed_bytes(images, layout.envelope, grid.cells, prefix, *models)
             most = max(most, images * layout.image_bytes + drafting + state_bytes)
         return most
@@ -127,7 +129,7 @@ def plan_drawing(
         small = {form.low_key: low.weight_bytes() for form, low in zip(forms, lows, strict=True) if low is not None}
         weights = folder.weight_bytes() + sum(small.values())
         share = f"({weights / 2**30:.1f} of them for the weights)"
-        check_memory(device, needed + weights, share, batch, lambda count: buffers(count) + weights)
+        check_memory(device, needed + weights, share, batch, lambda count: buffers(count) + weights, remedy)
     return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, engine_decoders)
 
 

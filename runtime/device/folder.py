@@ -65,6 +65,11 @@ class FolderModels(NamedTuple):
         return TYPES[self.target.config.precision]
 
     @property
+    def draft_dtype(self) -> torch.dtype | None:
+        """Data type of the drafter's; None if there is no drafter."""
+        return None if self.drafter is None else TYPES[self.drafter.config.precision]
+
+    @property
     def decoders(self) -> tuple[ConfigOnlyDecoder, ...]:
         """The target, then the drafter if there is one."""
         return (self.target,) if self.drafter is None else (self.target, self.drafter)

@@ -101,7 +101,7 @@ class BatchCycle(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Run one cycle of every image that is not done."""
+        """Run one cycle of every image that is not done. If there is a `chooser`, it must have settled the program."""
 
     def decided(self, place: int) -> BoolArray:
         """Return which cells [cells] of an image are decided: the first ones, in raster order. Waits for the device."""
@@ -111,10 +111,6 @@ class BatchCycle(ABC):
     def refused(self, place: int) -> IntArray | None:
         """Return an image's cells [n] with refused drafts; None if no picture is drafted. Waits for the device."""
         return None
-
-    def launch(self) -> None:
-        """Run the device part of a cycle, after its chooser (if any) has settled the program."""
-        self.run()
 
     def draft_outcome(self) -> tuple[list[IntArray], list[int]] | None:
         """Return what became of each drafted picture; None if the method drafts none. Waits for the device.

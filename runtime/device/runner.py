@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
+from underpaint.runtime.device.capture import GraphCapture
 from underpaint.runtime.device.chosen_growth import Program
 from underpaint.runtime.device.devices import DeviceClock, check_memory
 from underpaint.runtime.device.folder import EmbeddedBatch
@@ -88,9 +89,8 @@ class DeviceRunner:
         layout = method.layout(grid, target.config.vocab_size, line_token, batch)
         drafting = drafter.config if drafter is not None and method.drafts else None
         images = batch + (batch > 1)  # the extra one starts the images that enter a free slot
-        needed = needed_bytes(
-            images, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, target.dtype
-        )
+        models = (target.config, drafting, target.rows, target.dtype, None if drafter is None else drafter.dtype)
+        needed = needed_bytes(images, layout.envelope, grid.cells, prefix, *models)
         if low is not None:
             needed += low.draft_bytes(batch, target, grid)
         check_memory(device, needed + images * layout.image_bytes)
@@ -103,7 +103,7 @@ class DeviceRunner:
             self._single = single, SlotCopy.between(single, self.cycle, batch)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._capture_graph = GraphCapture(device) if device.type == "cuda" else None
         self._chosen: dict[Program, torch.cuda.CUDAGraph | None] = {}
         self._steps = 0
 
@@ -145,18 +145,8 @@ class DeviceRunner:
 
         The images that were begun are lost. If a policy chooses the programs, they are captured later, when used.
         """
-        if self._device.type != "cuda" or self._graphs or self.chooses:
-            return
-        graphs = list[torch.cuda.CUDAGraph]()
-        for run, _ in self.cycle.stages:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(2):
-                    run()
-            torch.cuda.current_stream().wait_stream(side)
-            graphs.append(_captured(run, self._pool))
-        self._graphs = graphs
+        if self._capture_graph is not None and not self._graphs and not self.chooses:
+            self._graphs = [self._capture_graph(run)[0] for run, _ in self.cycle.stages]
 
     @property
     def captured(self) -> bool:
@@ -188,13 +178,14 @@ class DeviceRunner:
 
     def _launch(self, program: Program) -> None:
         """Run the chosen program. On a GPU its first run compiles it, and its second one captures it for replay."""
-        if self._device.type != "cuda" or program not in self._chosen:
+        if self._capture_graph is None or program not in self._chosen:
             self._chosen[program] = None
-            self.cycle.launch()
+            self.cycle.run()
             return
         graph = self._chosen[program]
         if graph is None:
-            graph = self._chosen[program] = _captured(self.cycle.launch, self._pool)
+            graph, _ = self._capture_graph(self.cycle.run, warm_ups=0)
+            self._chosen[program] = graph
         graph.replay()
 
     def finish(self, count: int, poll: int = 8, watch: Watch | None = None) -> list[DecodedImage]:
@@ -280,15 +271,6 @@ class DeviceRunner:
         cycles = int(progress.cycles[place])
         tokens, history = progress.decided[place].cpu().numpy().copy(), progress.history[place, :cycles].cpu().numpy()
         return ImageProgress(tokens, cycle.decided(place), cycles, history, cycle.refused(place))
-
-
-def _captured(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
-    """Capture `run` in a CUDA graph. Graphs share the memory `pool`, as only the state passes data between them."""
-    graph = torch.cuda.CUDAGraph()
-    # An engine may compile kernels in its own threads, whose allocations must not invalidate the capture.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        run()
-    return graph
 
 
 def _signed(number: int) -> int:

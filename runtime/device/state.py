@@ -91,11 +91,13 @@ class State:
         device: torch.device,
         lines: int = 0,
         places: tuple[int | None, int | None] = (None, None),
+        draft_dtype: torch.dtype | None = None,
     ) -> Self:
         """Allocate buffers for `batch` images of `cells` tokens after at most `prefix` condition positions.
 
         rows: per image, 2 for a guidance pair. lines: end-of-line tokens per image, which double the target's slots.
-        places: see `DeviceDecoder`, for both decoders. Raises ValueError for more nodes than a tree's mask has bits.
+        places: see `DeviceDecoder`, for both decoders. dtype, draft_dtype: see `DeviceDecoder`, of the target and of
+        the drafter; None for the same. Raises ValueError for more nodes than a tree's mask has bits.
         """
         if envelope.nodes > MOST_NODES:
             raise ValueError(
@@ -169,7 +171,7 @@ class State:
             ),
             draft_cache=None
             if drafter is None
-            else Cache(drafter, rows, cells + pending, envelope.slots, dtype, device, places[1]),
+            else Cache(drafter, rows, cells + pending, envelope.slots, draft_dtype or dtype, device, places[1]),
             pending_features=zeros(rows, pending, target.dim, dtype=dtype),
         )
 
@@ -212,6 +214,7 @@ def needed_bytes(
     drafter: DecoderConfig | None,
     rows: int,
     dtype: torch.dtype,
+    draft_dtype: torch.dtype | None = None,
 ) -> int:
     """Return the bytes of a batch's buffers without weights; the largest logits of a pass count twice.
 
@@ -220,7 +223,8 @@ def needed_bytes(
     arguments, and for the error that it raises.
     """
     meta = torch.device("meta")
-    state = State.allocate(batch, envelope, cells, prefix, target, drafter, rows, dtype, meta)
+    sizes = (batch, envelope, cells, prefix, target, drafter, rows, dtype, meta)
+    state = State.allocate(*sizes, draft_dtype=draft_dtype)
     logits = 2 * 4 * rows * batch * envelope.nodes * target.vocab_size
     features = rows * batch * target.dim * dtype.itemsize * (envelope.nodes + 2 * envelope.frontier)
     buffers = _tensors(tuple(getattr(state, field.name) for field in fields(state)))

@@ -117,6 +117,8 @@ class TensorRTGraph:
             ready = ready and context.set_input_shape(name, tuple(tensor.shape))
         for name, tensor in (*bound.items(), *outputs.items()):
             assert tensor.is_contiguous()
+            if (kind := self._tensors.get(name, tensor.dtype)) != tensor.dtype:
+                raise EngineError(f"{self.record.model}: expected {name} in {kind}, got {tensor.dtype}; {self._again}")
             ready = ready and context.set_tensor_address(name, tensor.data_ptr())
         if not ready or self._tensors.keys() != {*bound, *outputs}:
             raise EngineError(f"{self.record.model}: the engine refuses {size} in {rows} rows; {self._again}")

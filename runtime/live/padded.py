@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.device.capture import GraphCapture
 from underpaint.runtime.live.memory import KeyValueTensors, PlacedCache, StaticCache
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 
 SIZES: Final = (1, 8, 16, 32, 64)
 """Numbers of new positions of compiled passes; a pass uses the next larger size. Longer passes are not padded."""
-_WARM_UPS: Final = 2
-"""Number of passes before a CUDA graph is captured: the first compiles, and libraries allocate memory."""
 
 Outputs: TypeAlias = tuple[Tensor, Tensor]
 """The last hidden states for the head, and the states that a drafter reads; see `LiveModel.hidden`."""
@@ -191,25 +190,12 @@ def captured_graph(run: Callable[[], Outputs], device: int) -> Callable[[], Outp
         run: The pass.
         device: Index of the GPU that it runs on.
     """
-    captured: list[tuple[Any, Outputs]] = []
-
-    def capture() -> None:
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # A server decodes pictures in another thread, whose allocations must not invalidate the capture.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outputs = run()
-        captured.append((graph, outputs))
+    captured: list[tuple[torch.cuda.CUDAGraph, Outputs]] = []
 
     def replay() -> Outputs:
         with torch.cuda.device(device):  # each thread has a current device of its own
             if not captured:
-                capture()
+                captured.append(GraphCapture(device)(run))
             captured[0][0].replay()
         return captured[0][1]
 

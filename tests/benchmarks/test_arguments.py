@@ -12,8 +12,11 @@ import benchmarks.report as report
 REFUSED = [
     ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
     ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
+    ("device", ["--device", "cpu", "--shipped", "mulo"], "expected methods of draft trees or Jacobi windows, got mulo"),
+    ("device", ["--device", "cpu", "--minutes", "1"], "--minutes: expected --out too"),
     ("device_program", ["--batches", "0"], "expected a whole number from 1, got '0'"),
-    ("device_program", ["--batches", "4", "--curves", "here"], "cost curves are of one image; leave out --curves"),
+    ("device_program", ["--batches", "4", "--curves", "here"], "cost curves are of one image and of all methods"),
+    ("device_program", ["--methods", "ar", "--curves", "here"], "cost curves are of one image and of all methods"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda:1"], "invalid choice: 'cuda:1'"),
     ("paired_speed", ["absent"], "no folder absent"),

@@ -61,6 +61,12 @@ def test_a_timed_cycle_begins_in_a_picture_whose_first_half_was_drawn() -> None:
     assert image.error is None
 
 
+def test_a_cycle_without_parts_is_timed_as_a_whole() -> None:
+    names = ["ar", "zipar", "zipar-adaptive", "pjd"]
+    assert [name for *_, name in device.runs_of("breakdown", [1], names, [])] == ["ar"]
+    assert [name for *_, name in device.runs_of("cycles", [1], names, [])] == names
+
+
 def test_a_check_that_does_not_hold_fails_the_run_and_nothing_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.device.slots import ContinuousBatch
 from underpaint.runtime.device.trial import DraftTrial
 from underpaint.runtime.drawing import Drawing, ImageTask, noise_of
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.serve import device_slots, models
 from underpaint.serve.device_slots import Kind
@@ -98,7 +99,7 @@ def first_of(condition: Any) -> int:
     return int(condition.noise_key % CODES)
 
 
-def planned(pipeline: Any, methods: Any, sampling: Any, device: Any, batch: int, *_: Any, loaded: bool) -> Any:
+def planned(pipeline: Any, methods: Any, sampling: Any, device: Any, batch: int, *_: Any, **__: Any) -> Any:
     form_of(methods[0], sampling, pipeline.grid)
     drawer = TableDrawer(pipeline, batch, TableModels(pipeline.gate))
     return SimpleNamespace(batch=batch, rows=2, engine_decoders=0, open=lambda models=None: drawer)
@@ -346,12 +347,16 @@ def test_memory_that_others_hold_is_waited_for_by_the_client(monkeypatch: pytest
         gate.let(1)
         error = error_of(refused)
         assert (error.status, error.code, error.retry_after) == (503, "no_memory", 10)
+        assert "GiB" not in str(error)
         gate.let()
         right(LONG, events_of(first)[0])
         right(SHORT, events_of(engine.submit(SHORT))[0])  # the other program is dropped for it
 
 
-def test_a_program_that_finds_no_memory_is_gone_before_the_next_try(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacking", [DeviceError, EngineError, torch.OutOfMemoryError])
+def test_a_program_that_finds_no_memory_is_gone_before_the_next_try(
+    monkeypatch: pytest.MonkeyPatch, lacking: type[Exception]
+) -> None:
     tried, alive = list[ref[CapturedProgram]](), list[bool]()
     captured, open_batch = TableDrawer.captured, CapturedProgram.open_batch
 
@@ -363,7 +368,7 @@ def test_a_program_that_finds_no_memory_is_gone_before_the_next_try(monkeypatch:
 
     def full(self: CapturedProgram, first: ImageTask) -> ContinuousBatch:
         if len(tried) == 1:
-            raise DeviceError("this batch needs 9 GiB")
+            raise lacking("this batch needs 9 GiB")
         return open_batch(self, first)
 
     with engine_loop() as engine:
@@ -372,6 +377,84 @@ def test_a_program_that_finds_no_memory_is_gone_before_the_next_try(monkeypatch:
         monkeypatch.setattr(CapturedProgram, "open_batch", full)
         right(SHORT, events_of(engine.submit(SHORT))[0])
     assert alive == [False]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (DeviceError("this batch needs 9 GiB"), 503, "no_memory"),
+        (EngineError("no engine for passes of 3 positions"), 500, "internal_error"),
+    ],
+)
+def test_what_finds_no_memory_though_nothing_else_draws_is_told_by_its_status(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
+) -> None:
+    def full(self: TableDrawer, method: Any, sampling: SamplingParams) -> CapturedProgram:
+        raise error
+
+    monkeypatch.setattr(TableDrawer, "captured", full)
+    with engine_loop() as engine:
+        refused = error_of(engine.submit(LONG))
+    assert (refused.status, refused.code, refused.retry_after) == (status, code, None)
+    assert str(error) in caplog.text
+
+
+def test_a_program_that_runs_out_of_memory_ends_its_own_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: ContinuousBatch, poll: int = 8) -> list[Any]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with engine_loop() as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(ContinuousBatch, "step", fails)
+            error = error_of(engine.submit(LONG))
+        assert (error.status, error.code) == (503, "no_memory")
+        right(LONG, events_of(engine.submit(LONG))[0])
+
+
+def test_a_picture_that_was_not_drawn_is_no_fault_of_its_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logits = TableForward.logits
+    monkeypatch.setattr(TableForward, "logits", lambda self, features: logits(self, features) * float("nan"))
+    with engine_loop() as engine:
+        error = error_of(engine.submit(LONG))
+    assert (error.status, error.code) == (500, "internal_error")
+    assert "the picture was not drawn: its logits held NaN or infinity" in caplog.text
+
+
+def test_a_kind_of_request_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = list[str]()
+
+    def noted(pipeline: Any, methods: Any, *more: Any, remedy: str, **named: Any) -> Any:
+        assert remedy == "lower --slots"
+        plans.append(methods[0].name)
+        return planned(pipeline, methods, *more, **named)
+
+    monkeypatch.setattr(device_slots, "plan_drawing", noted)
+    with engine_loop() as engine:
+        plans.clear()
+        events_of(*(engine.submit(one) for one in (LONG, SHORT, LONG, LAST, COLD)))
+        assert plans == ["ar", "speculative", "ar"]
+        monkeypatch.setattr(device_slots, "_MOST_KINDS", 1)
+        engine.slots.check(engine.models.prepare(request(method="eagle2")))
+        assert len(engine.slots._plans) == 3
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_a_program_that_its_policy_chooses_draws_no_picture_before_the_first(
+    monkeypatch: pytest.MonkeyPatch, chooses: bool
+) -> None:
+    primed = list[int]()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(DeviceRunner, "chooses", property(lambda self: chooses))
+    pipeline = TablePipeline()
+    drawer = TableDrawer(pipeline, 1, TableModels(Gate()), cuda=True)
+    program = drawer.captured(build_method("ar", resolve("ar", 1.0), pipeline.tables), SamplingParams(guidance=2.0))
+    monkeypatch.setattr(program, "prime", lambda tasks: primed.append(len(tasks)))
+    program._runner.begin = lambda *_: primed.append(0)  # type: ignore[method-assign]
+    assert program.open_batch(ImageTask(pipeline.condition(PROMPT), 3)).room == 1
+    assert primed == ([0] if chooses else [1])
 
 
 def draw_after_a_trial(monkeypatch: pytest.MonkeyPatch, slow: str, faster: str) -> None:

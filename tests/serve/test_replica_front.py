@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("ray.serve", reason="Ray Serve (extra 'serve-ray') is absent", exc_type=ImportError)
 
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from tests.serve.served import SECONDS
 from tests.serve.test_scheduling import until
@@ -53,6 +53,7 @@ class Replicas:
     dies: list[int | None] = field(default_factory=list)
     refuses: RequestError | None = None
     holds: bool = False
+    fails: bool = False
     drawn: list[DrawRequest] = field(default_factory=list)
     cancelled: int = 0
 
@@ -65,6 +66,7 @@ class Replicas:
     @property
     def checks(self) -> Any:
         async def checked(request: DrawRequest) -> RequestError | None:
+            self._fail()
             return self.refuses
 
         return _Remote(checked)
@@ -72,6 +74,7 @@ class Replicas:
     @property
     def colours(self) -> Any:
         async def made() -> bytes:
+            self._fail()
             return b"123"
 
         return _Remote(made)
@@ -79,6 +82,10 @@ class Replicas:
     @property
     def draws(self) -> Any:
         return _Remote(lambda request: _Stream(self, request))
+
+    def _fail(self) -> None:
+        if self.fails:
+            raise RayTaskError("of a test", "", KeyError(3), proctitle="a test", ip="127.0.0.1")
 
 
 @dataclass
@@ -239,6 +246,19 @@ def test_models_that_do_not_open_are_told_as_without_replicas(monkeypatch: pytes
 def test_a_replica_makes_the_colours_of_the_page(front: Any) -> None:
     one, _ = front()
     assert one.code_colours() == one.code_colours() == b"123"
+
+
+def test_an_error_that_is_raised_again_does_not_grow(front: Any) -> None:
+    one, _ = front(fails=True)
+
+    def told(ask: Callable[[], object]) -> int:
+        with pytest.raises(RequestError, match="its log says why") as error:
+            ask()
+        assert error.value.status == 500
+        return len(error.traceback)
+
+    for ask in (lambda: one.submit(REQUEST), one.code_colours):
+        assert len({told(ask) for _ in range(3)}) == 1
 
 
 def test_limits_hold_before_the_replicas(front: Any) -> None:

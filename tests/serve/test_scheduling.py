@@ -21,6 +21,7 @@ from tests.serve.served import (
     PROMPT,
     SECONDS,
     Address,
+    ServedPipeline,
     engine_loop,
     events_of,
     expected_pictures,
@@ -374,10 +375,7 @@ def test_an_error_ends_its_own_request_alone(caplog):
     with engine_loop(slots=2) as engine:
         gate = gate_of(engine)
         gate.shut()
-        for fails, status, code in (
-            (ValueError("no such cell"), 400, "cannot_draw"),
-            (KeyError(3), 500, "internal_error"),
-        ):
+        for fails in (ValueError("expected finite logits, got NaN"), KeyError(3)):
             fine = engine.submit(request(seeds=(4,)))
             until(lambda: busy(engine)[0] == 1)
             broken = engine.submit(request(seeds=(5,)))
@@ -390,12 +388,13 @@ def test_an_error_ends_its_own_request_alone(caplog):
             engine.slots._drawings[1].session.step = step  # type: ignore[method-assign]
             gate.let()
             error = error_of(broken)
-            assert (error.status, error.code) == (status, code)
+            assert (error.status, error.code) == (500, "internal_error")
+            assert "NaN" not in str(error)
             np.testing.assert_array_equal(pictures(events_of(fine)[0])[0], expected_pictures(request(seeds=(4,)))[0])
             gate.shut()
             until(lambda: len(engine.slots._free) == 2)
     assert "KeyError" in caplog.text
-    assert "no such cell" not in caplog.text
+    assert "expected finite logits" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -412,6 +411,39 @@ def test_a_loop_that_ends_fails_its_requests_and_says_so():
         assert address.client.get("/health").status_code == 503
         assert address.client.get("/ready").status_code == 503
         assert address.post().status_code == 503
+
+
+def test_no_request_is_accepted_while_the_loop_ends(monkeypatch):
+    told = list[str]()
+    with engine_loop(slots=1) as engine:
+
+        def ask(_):
+            assert engine._thread.is_alive()
+            with pytest.raises(RequestError) as refused:
+                engine.submit(request())
+            told.append(refused.value.code)
+
+        monkeypatch.setattr(threading, "excepthook", ask)
+        engine._refuse_late = lambda: (_ for _ in ()).throw(MemoryError)  # type: ignore[method-assign]
+        assert error_of(engine.submit(request())).status == 500
+        until(lambda: not engine.alive)
+    assert told == ["shutting_down"]
+
+
+def test_a_prompt_is_not_read_for_a_request_that_is_refused_anyway(monkeypatch):
+    read, condition = list[str](), ServedPipeline.condition
+    monkeypatch.setattr(ServedPipeline, "condition", lambda self, text: read.append(text) or condition(self, text))
+    with engine_loop(slots=1, limits=Limits(waiting=1)) as engine:
+        gate_of(engine).shut()
+        engine.submit(request())
+        until(lambda: busy(engine) == (1, 0))
+        engine.submit(request())
+        for code in ("queue_full", "shutting_down"):
+            with pytest.raises(RequestError) as refused:
+                engine.submit(request(OTHER))
+            assert refused.value.code == code
+            engine.drain(0.0)
+    assert read == [PROMPT]
 
 
 def test_draining_finishes_what_was_accepted_and_refuses_the_rest():

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from tools.device_programs import count, count_cycle, count_islands
 from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, chain_of, islands_of, method_of, roofline_of
 from tools.kernel_record import SAMPLE, KernelRecord
+from underpaint.runtime.device.launch import Launch
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, RooflineCosts
 
 H200 = MACHINES["h200"]
@@ -167,6 +170,39 @@ def test_a_kernel_that_needs_more_shared_memory_than_its_gpu_has_exceeds_the_bud
     kernel = Compiled("product", capability, 100, 0, most, 4, 1, 0, 0)
     assert budget().holds(kernel)
     assert not budget().holds(kernel._replace(shared=most + 1))
+
+
+class Sizes(NamedTuple):
+    rows: int
+    count: int
+
+
+def test_arguments_are_typed_as_by_triton_s_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which makes a constant of a 1, as in a batch of one image."""
+    monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")
+    from triton.runtime.jit import mangle_type
+
+    from tools.compile_ahead import _is_one, _places, signature
+
+    arguments = (1, 2, 16, 2**40, 0.0, Sizes(1, 3))
+    function = SimpleNamespace(arg_names=[*"abcdef", "BLOCK"])
+    types, constants = signature(Launch("k", 0, "", function, arguments, {"BLOCK": 1}, 4, 3, (1,), {}))
+    named = dict(zip("abcdef", arguments, strict=True))
+    assert types == {name: mangle_type(one, specialize=True) for name, one in named.items()} | {"BLOCK": "constexpr"}
+    assert (types["a"], types["f"]) == ("constexpr", Sizes("constexpr", "i32"))
+    assert [*_places(arguments, _is_one)] == [(0,), (5, 0)]
+    assert constants == {"BLOCK": 1}
+
+
+def test_the_shipped_models_programs_are_compiled_for_one_image_and_for_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")
+    from tools.compile_ahead import shipped, signature
+
+    attends = [one for one in shipped() if one.name == "attention_kernel"]
+    kinds = {(signature(one)[0]["query"], signature(one)[0]["batch"], one.constants["D"]) for one in attends}
+    assert kinds == {("*fp32", "constexpr", 60), ("*fp32", "i32", 60)}
 
 
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])

@@ -293,6 +293,7 @@ def attention(
         MBLOCK=max(lanes, min(32, next_power_of_2(new))) if count == 1 else min(32, max(16, next_power_of_2(new))),
         LANES=lanes,
         DBLOCK=depth,
-        warps=4,
+        warps=8 if block > 1 and query.element_size() > 2 else 4,  # so that float32 fits in registers
+        stages=2 if depth * query.element_size() > 256 else 3,  # and a wide head in the memory of an RTX or L4 card
         trips={"live": live},
     )

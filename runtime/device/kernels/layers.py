@@ -209,7 +209,8 @@ def product(
     to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     made = hidden if isinstance(out, Heads) else out
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
-    most = 64 if scales else 128  # so that the data for normalising heads fits in registers
+    size, pair = hidden.element_size(), 1 if kind == PLAIN.value else 2
+    most = 64 if scales or size > 2 else 128  # so that float32, or the data for normalising heads, fits in registers
     block = min(most, max(16, next_power_of_2(lines)))
     # Enough tiles for all multiprocessors, and tiles no smaller than this needs.
     tile = (64 if columns >= 64 * PROCESSORS else 32) if lines > 16 else 16 if kind == GATE.value else 32
@@ -218,7 +219,6 @@ def product(
         half = max(16, next_power_of_2(to.half))
         tile = half if scales else min(half, tile if lines > 16 else 16)
         tiles = columns // (2 * to.half) * -(-to.half // tile)
-    size, pair = hidden.element_size(), 1 if kind == PLAIN.value else 2
     part = min(32 if size > 2 else 128 if lines <= 16 else 64, max(16, next_power_of_2(width)))
     # Three buffers of a stage, and one of `hidden` to convert: RTX and L4 cards have 101,376 bytes of shared memory.
     stages = 4 if (3 * (block + pair * tile) + block) * part * size < 100_000 else 3
@@ -245,6 +245,6 @@ def product(
         MBLOCK=block,
         NBLOCK=tile,
         KBLOCK=part,
-        warps=8 if block == most else 4,
+        warps=8 if block == most or size > 2 else 4,
         stages=stages,
     )

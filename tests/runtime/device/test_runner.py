@@ -1,6 +1,7 @@
 """Batches on the device: short ones are filled up, larger ones refused, and what ended tells why."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ import pytest
 import torch
 from torch.cuda._utils import _get_device_index
 
+from tests.runtime.device.engines import CPU, SEED, condition_of, method, models
+from tests.runtime.device.engines import GRID as SMALL_GRID
 from tests.runtime.device.tables import TableForward, TableHost, Tables
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
@@ -18,8 +21,10 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_graph import FEATURES, LOGITS
 from underpaint.artifacts.device_graph import DecoderPasses
 from underpaint.runtime.device import devices, drawing_plan, providers
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.devices import check_memory, open_device
 from underpaint.runtime.device.drawing_plan import DevicePlan
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
@@ -27,8 +32,10 @@ from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.device.state import Envelope, needed_bytes
+from underpaint.runtime.engines import tensorrt_runtime
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.tensorrt_files import EngineRecord
+from underpaint.runtime.engines.tensorrt_runtime import TensorRTGraph
 from underpaint.runtime.methods.trees.device import TreeForm
 
 TABLES = Tables(0, 5, 1)
@@ -108,6 +115,36 @@ def test_the_clock_goes_on_when_a_batch_begins() -> None:
     assert before > 0.0
     runner.begin(condition(1), [1], [0])
     assert runner.clock.seconds() > before
+
+
+def test_a_drafter_may_have_another_precision_than_the_target() -> None:
+    """At temperature 0, what is drafted is plain decoding's."""
+    target, drafter = (deepcopy(one) for one in models())
+    pair = DecoderForward(target.half(), 2), DecoderForward(drafter, 2)
+    tokens = []
+    for name in ("ar", "eagle2"):
+        runner = DeviceRunner(*pair, method(name, 0), SMALL_GRID, 2, 1, CPU)
+        runner.begin(condition_of(0).half(), [SEED], [0])
+        (image,) = runner.finish(1)
+        assert image.error is None
+        tokens.append(image.tokens.tolist())
+    assert tokens[0] == tokens[1]
+    caches = runner.cycle.state.target_cache, runner.cycle.state.draft_cache
+    assert [one.committed.dtype for one in caches] == [torch.float16, torch.float32]
+
+
+def test_an_engine_is_not_bound_to_buffers_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = EngineRecord("target.device.head", "tensorrt", "10", "gpu", "", "", 0, "fp16", (2, 8), 0, ((1, 64),))
+    context, accepts = SimpleNamespace(), ("set_optimization_profile_async", "set_input_shape", "set_tensor_address")
+    context.__dict__.update(dict.fromkeys(accepts, lambda *_: True))
+    types = {FEATURES: torch.float16, LOGITS: torch.float32}
+    runtime: Any = SimpleNamespace(
+        record=record, tensors=types, new_context=lambda: context, keep_compiled=lambda: None
+    )
+    monkeypatch.setattr(tensorrt_runtime, "current_stream", lambda: 0)
+    graph = TensorRTGraph(runtime, {}, "build it again")
+    with pytest.raises(EngineError, match=rf"expected {FEATURES} in torch.float16, got torch.float32; build it"):
+        graph.bind({FEATURES: torch.zeros(2, 1, 16)}, {LOGITS: torch.zeros(2, 1, 11)})
 
 
 def test_an_engine_needs_the_rows_of_one_image_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,9 @@ def graphs(monkeypatch):
     captured = []
 
     class Stream:
+        def __init__(self, device):
+            pass
+
         def wait_stream(self, other):
             pass
 
@@ -101,8 +104,9 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", nothing)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda recorder, **_: recorder)
+    monkeypatch.setattr(torch.cuda, "graph", lambda recorder, *_, **__: recorder)
     monkeypatch.setattr(padded, "captures", lambda tensor: True)
     return captured
 
