@@ -24,6 +24,23 @@ def title_of(model: "ModelPlan") -> str:
     return f"{model.pipeline.title()}, {sampling}, {model.comparison.preset} settings"
 
 
+def table_of(
+    reported: "Sequence[ReportRow]", judge: "PictureJudge | None", title: str, *, on_device: bool = False
+) -> ResultTable:
+    """Return a table with one row per method; see `print_rows`."""
+    return ResultTable(title, _columns(judge is not None, reported, on_device), [asdict(row) for row in reported])
+
+
+def note_judge(judge: "PictureJudge | None", form: Format) -> None:
+    """Print the judge's own accuracy, if there is a judge and it is known."""
+    from underpaint.zoo.textured_prompts import MAIN_ACCURACY
+
+    accuracy = None if judge is None else judge.reference.accuracy.get(MAIN_ACCURACY)
+    if accuracy is not None:
+        what = MAIN_ACCURACY.replace("_", " ")
+        note(f"The judge itself reads {accuracy:.3f} of real scenes right ({what}).", form)
+
+
 def print_rows(
     reported: "Sequence[ReportRow]",
     judge: "PictureJudge | None",
@@ -38,16 +55,11 @@ def print_rows(
     on_device: whether one program ran all models; time is then split into device and host.
     """
     from underpaint.runtime.evaluation.comparison import BASELINE
-    from underpaint.zoo.textured_prompts import MAIN_ACCURACY
 
-    rows = [asdict(row) for row in reported]
-    show([ResultTable(title, _columns(judge is not None, reported, on_device), rows)], form)
+    show([table_of(reported, judge, title, on_device=on_device)], form)
     if any(row.speedup_over_eager is not None for row in reported):
         note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
-    accuracy = None if judge is None else judge.reference.accuracy.get(MAIN_ACCURACY)
-    if judge is not None and accuracy is not None:
-        what = MAIN_ACCURACY.replace("_", " ")
-        note(f"The judge itself reads {accuracy:.3f} of real scenes right ({what}).", form)
+    note_judge(judge, form)
     if curve is not None:
         note(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).", form)
         plain = next((row.target_ms_per_cycle for row in reported if row.method == BASELINE), None)

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +62,7 @@ def costs(
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.costs.machine_curve import curve_path
+    from underpaint.runtime.engines.context import EngineError
 
     with bad_input():
         if export is not None:
@@ -72,7 +72,8 @@ def costs(
         if pipeline.loaded_drafter is None:
             remedy = "export one into it first" if live.live is None else "train one, and name it with --drafter"
             raise ValueError(f"{pipeline.folder} has no drafter for {pipeline.high.decoder.name}; {remedy}")
-    curve = _curve(pipeline, sampling, renew=renew, full=full)
+    with bad_input(EngineError):  # as of guidance on models without an unconditional row
+        curve = _curve(pipeline, sampling, renew=renew, full=full)
     assert curve is not None
     _show(curve, form)
     path = curve_path(pipeline, sampling)
@@ -102,12 +103,9 @@ def tables_with_costs(
 
     left_out: those methods use their own defaults instead, and nothing is measured.
     """
-    from underpaint.artifacts.cost_curve import engine_costs
+    from underpaint.runtime.costs.machine_curve import with_costs
 
-    if left_out or not any(config.needs_costs for config in configs):
-        return pipeline.tables
-    curve = _curve(pipeline, sampling)
-    return pipeline.tables if curve is None else replace(pipeline.tables, costs=engine_costs(curve))
+    return pipeline.tables if left_out else with_costs(pipeline, pipeline.tables, configs, sampling, _curve)
 
 
 def _curve(

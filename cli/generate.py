@@ -154,6 +154,7 @@ def generate(
             check_file_writable(one.path)
             check_replaceable("--out", one.path)
             if save_tokens:
+                check_file_writable(one.path.with_suffix(".json"))
                 check_replaceable("--save-tokens", one.path.with_suffix(".json"))
         if pipeline.decoder is None:
             if live.live is not None:

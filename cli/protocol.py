@@ -13,7 +13,7 @@ from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import check_preset, grouped, read_preset
+from underpaint.cli.options import check_preset, grouped, read_preset, refuse_given
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import draw_run
 from underpaint.cli.terminal import (
@@ -54,6 +54,7 @@ _NO_LIVE = LiveOptions()
 
 @grouped
 def protocol(
+    context: typer.Context,
     methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = ALL,
     preset: Annotated[
         str | None,
@@ -111,19 +112,26 @@ def protocol(
     from underpaint.runtime.costs.interleaved import CURVE, SHARE, InterleavedCurve
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.picture_judge import judge_of
+    from underpaint.runtime.methods.registry import TUNED
     from underpaint.runtime.protocol.budget import fit_protocol
     from underpaint.runtime.protocol.protocol import REPORT_SKIP, TEMPERATURES, TUNE_SKIP, WITHIN, Protocol, Sizes
     from underpaint.runtime.protocol.tuning import Tuning, judge_for
 
     record_file, tuned = out / RECORD, out / "tune"
     with bad_input():
-        if preset is not None and within is not None:
-            raise ValueError("--within applies to the tuning, which --preset skips; leave one of them out")
+        if preset is not None:
+            reason = "applies to the tuning, which --preset skips; leave one of them out"
+            refuse_given(context, ("within", "measure", "candidates"), reason)
         if hours is not None and isnan(hours):
             raise ValueError("--hours: expected a number from 0.01 to 8,760, got nan")
         sizes = Sizes().scaled(prompts_scale)
         names = read_methods(methods)
         chosen = None if preset is None else read_preset(preset)
+        if isinstance(chosen, str) and chosen != TUNED:
+            raise ValueError(
+                f"--preset: expected {TUNED} or a file of `underpaint tune`, got {chosen!r}; leave it out, as the "
+                "papers' settings are drawn in any case"
+            )
         check_folder_writable(out)
         check_file_writable(record_file)
         check_replaceable("the record", record_file, "json")
@@ -138,7 +146,8 @@ def protocol(
         judge_for(bound, pipeline, to_tune)
         tables = checked_tables(pipeline, names, samplings)
         parts = (pipeline, names, samplings, tables)
-        first = Protocol.of(*parts, to_report, judge, chosen or "tuned", sizes, source)
+        first = Protocol.of(*parts, to_report, judge, chosen or TUNED, sizes, source)
+        _check_drawn(first)
         if methods != ALL and first.left_out:
             label, why = next(iter(first.left_out.items()))
             note(f"left out: {label}: {why}", form)
@@ -150,14 +159,14 @@ def protocol(
             )
         log = first.run.open_log(out if tuning is None else out / "first")
         drawer = ThisProcess(first.drawer())
-    curve = curve_for(pipeline, samplings[0])
+    curve = curve_for(pipeline, samplings[0], measure=not no_draw)
     with bad_input():
         pieces = None if curve is None else InterleavedCurve(pipeline, samplings[0], curve, out)
     if not no_draw:
         draw_run(first.jobs(1), log, drawer, what="the first round")
     with bad_input():
         whole, budget, message = fit_protocol(first, log, hours, tuning, 0.0 if pieces is None else SHARE)
-    if not no_draw:
+    if estimate or not no_draw:
         note(message, form)
     if estimate:
         return
@@ -187,11 +196,25 @@ def protocol(
             if error.exit_code != STOPPED:
                 raise
             stop = error
-    _report(whole, log, record_file, typed_command(), curve, about, form)
+    if stop is None or len(log):
+        _report(whole, log, record_file, typed_command(), curve, about, form)
     if pieces is not None and pieces.finish() is not None:
         note(f"Wrote {out / CURVE}, the cost curve of these hours, for `simulate predict`", form)
     if stop is not None:
         raise stop
+
+
+def _check_drawn(first: "Protocol") -> None:
+    """Raise ValueError if the models reject all methods at a temperature, as there is nothing to compare then."""
+    for place, model in enumerate(first.run.models):
+        if sum(at == place for at, _ in first.counts) < 2:
+            heat = model.comparison.sampling.temperature
+            left_out = [one for one in first.left_out.items() if one[0].endswith(f"at temperature {heat:g}")]
+            label, why = left_out[0]
+            raise ValueError(
+                f"--methods: expected a method that these models draw by at temperature {heat:g}, got none; name "
+                f"others. The first, {label}: {why}"
+            )
 
 
 def _prompts(

@@ -55,7 +55,7 @@ def rank(
         check_json(json_file)
         sides = sides_of([(str(path), read_results(path)) for path in paths])
         if not sides:
-            raise ValueError("expected a comparison or a sweep, got only certificates, which have no speed")
+            raise ValueError("expected a comparison, a sweep or an evaluation, got only results that have no speed")
     rows = ranked(sides)
     if emit_json(json_file, rows):
         return

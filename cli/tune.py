@@ -27,6 +27,7 @@ from underpaint.cli.options import (
     read_names,
     read_numbers,
     read_sampling,
+    refuse_given,
 )
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import draw_run
@@ -102,6 +103,7 @@ _NO_LIVE = LiveOptions()
 
 @grouped
 def tune(
+    context: typer.Context,
     methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = ALL,
     within: Within = None,
     measure: MeasureOption = "judge",
@@ -129,6 +131,8 @@ def tune(
 
     preset = out / PRESET
     with bad_input():
+        if within is None:
+            refuse_given(context, ("measure",), "needs --within, the largest loss; add it, or leave it out")
         bound = read_bound(within, measure)
         heats = read_temperatures(temperatures)
         check_folder_writable(out)

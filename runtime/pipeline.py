@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -318,24 +316,9 @@ def _tables(folder: Path, index: ModelIndex, codes: int) -> ModelTables:
 
     codes: the target's number of codes, used if the folder has no codebook; there are then no nearest codes.
     """
-    if index.tokenizer.codebook is None:
-        return ModelTables(np.empty((codes, 0), dtype=np.int64), np.empty((codes, 0)))
-    codebook, stored = read_codebook(folder), index.tokenizer.neighbours
-
-    @cache
-    def near() -> IntArray:
-        if stored is not None:
-            return read_table(stored, "neighbours", folder).astype(np.int64)
-        codes = codebook.shape[0]
-        return _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, table_columns(codes)).copy()
-
-    return ModelTables(near, codebook)
-
-
-@lru_cache(maxsize=2)
-def _nearest_of(codes: bytes, dtype: str, shape: tuple[int, ...], k: int) -> IntArray:
-    """`nearest_codes`, cached for pipelines opened in turn with one tokenizer; the caller must copy it."""
-    return nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
+    name = index.tokenizer.neighbours
+    stored = None if name is None else lambda: read_table(name, "neighbours", folder).astype(np.int64)
+    return ModelTables.of(None if index.tokenizer.codebook is None else read_codebook(folder), codes, stored)
 
 
 def _check_together(folder: Path, tables: ModelTables, target: EngineTarget, decoder: ImageDecoder | None) -> None:

@@ -7,20 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.compare import DEFAULT_METHODS, LIVE_METHODS
-from underpaint.cli.comparison_table import print_rows, title_of
+from underpaint.cli.comparison_table import note_judge, table_of, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import DEVICE, MOST_THREADS, check_ray_gpu, grouped, read_names, settings_by_method
+from underpaint.cli.options import (
+    DEVICE,
+    MOST_THREADS,
+    check_ray_gpu,
+    grouped,
+    read_names,
+    refuse_given,
+    settings_by_method,
+)
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
-from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
+from underpaint.cli.terminal import Format, FormatOption, ResultTable, note, note_files, progress, show
 
 if TYPE_CHECKING:
     from underpaint.artifacts.workers import Workers
     from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
     from underpaint.runtime.evaluation.file_conditions import PromptFile
     from underpaint.runtime.evaluation.plan import ModelPlan, ModelSource, ModelSpec, RunPlan
+    from underpaint.runtime.evaluation.report import EvaluationReport
 
 _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
@@ -114,6 +123,9 @@ def evaluate(
                 "--batch needs --live, and draws in this process without workers; leave out --jobs and --on, or leave "
                 "out --batch"
             )
+        inline = jobs == 0 and on == "local" and batch == 1
+        if inline:
+            refuse_given(context, ("threads",), "is of workers, and --jobs 0 draws without; leave one of them out")
         usual = LIVE_METHODS if live.live is not None and methods == DEFAULT_METHODS else methods
         names = with_baseline(read_names(usual))
         live.check(models or None, options.resolution, options.low, options.backend)
@@ -131,7 +143,7 @@ def evaluate(
             if live.live is not None
             else [_spec(name, options, threads, len(models or ["one"]), live.tokenizer) for name in models or [""]]
         )
-        inline, file = jobs == 0 and on == "local" and batch == 1, None if prompts else prompt_options.file()
+        file = None if prompts else prompt_options.file()
         arguments = (names, options, prompts or [], prompt_options, file, out)
         plan = RunPlan(
             tuple(_plan_model(one, *arguments, inline=inline, likelihood=likelihood, batch=batch) for one in specs)
@@ -187,6 +199,10 @@ def _plan_model(
     from underpaint.runtime.evaluation.worker_costs import costs_file
 
     pipeline = spec.open(own_threads=False)
+    if batch > 1:
+        from underpaint.runtime.live.batch import check_batch
+
+        check_batch(pipeline, batch)
     settings = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
     params = options.sampling(pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)
@@ -198,7 +214,7 @@ def _plan_model(
         comparison = options.plan(pipeline, params, named_variants(names, settings), chosen)
     keys = tuple(prompt.key for prompt in chosen.prompts)
     arguments = (spec, pipeline, comparison, settings, chosen.source, keys)
-    return ModelPlan.for_workers(*arguments, likelihood=likelihood, batch=batch)
+    return ModelPlan.for_workers(*arguments, likelihood=likelihood, batch=batch, inline=inline)
 
 
 def _tell_of_costs() -> None:
@@ -228,6 +244,17 @@ def _workers(
     return Processes(JobDrawer(tasks, plugins), count)
 
 
+def _tables(plan: "RunPlan", report: "EvaluationReport") -> list[ResultTable]:
+    """Return a table per model. Its title names the model's folder, with its whole path if another has its name."""
+    folders = ["" if model.task is None else model.task.spec.folder for model in plan.models]
+    short = [Path(folder).name for folder in folders]
+    names = folders if len(set(short)) < len(set(folders)) else short
+    return [
+        table_of(rows, model.judge, ": ".join(filter(None, (name, title_of(model)))))
+        for name, model, rows in zip(names, plan.models, report.rows, strict=True)
+    ]
+
+
 def _report(plan: "RunPlan", log: "DrawingLog", figures: Path, form: Format) -> None:
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import results_text
@@ -236,9 +263,9 @@ def _report(plan: "RunPlan", log: "DrawingLog", figures: Path, form: Format) -> 
 
     report = evaluation_report(plan, log, typed_command())
     write_beside(figures, results_text(report.results).encode())
-    for model, rows in zip(plan.models, report.rows, strict=True):
-        folder = "" if model.task is None else f"{Path(model.task.spec.folder).name}: "
-        print_rows(rows, model.judge, f"{folder}{title_of(model)}", form=form)
+    show(_tables(plan, report), form)
+    for model in plan.models:
+        note_judge(model.judge, form)
     if report.differing:
         typer.echo(
             f"{report.differing} of {report.repeated} jobs that were drawn twice have other tokens the second time: "

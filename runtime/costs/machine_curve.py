@@ -135,12 +135,15 @@ def with_costs(
     tables: ModelTables,
     configs: Sequence[MethodConfig],
     sampling: SamplingParams,
-    report: Report | None = None,
+    curve_for: Callable[[OpenModels, SamplingParams], CostCurveFile | None] | None = None,
 ) -> ModelTables:
-    """`tables` with the costs of this machine if one of the methods chooses by them."""
+    """`tables` with the costs of this machine if one of the methods chooses by them.
+
+    curve_for: a function to use instead of `curve_of`, for example with a progress bar.
+    """
     if tables.costs is not None or not any(config.needs_costs for config in configs):
         return tables
-    curve = curve_of(models, sampling, report)
+    curve = (curve_for or curve_of)(models, sampling)
     return tables if curve is None else replace(tables, costs=engine_costs(curve))
 
 

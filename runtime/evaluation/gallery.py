@@ -49,7 +49,9 @@ def write_gallery(
     top = max(1.0, 0.4 + lines * _CAPTION_LINE_INCHES) + _LINE_INCHES * heading.count("\n")
     height = top + len(rows) * _CELL_INCHES + 0.15
     figure = Figure(figsize=(width, height), facecolor=_PAPER)
-    figure.text(0.12 / width, 1 - 0.12 / height, heading, fontsize=11, weight="bold", color=_INK, va="top")
+    left, above = 0.12 / width, 1 - 0.12 / height
+    # Without parse_math=False, two "$" in a prompt would be mathematics.
+    figure.text(left, above, heading, fontsize=11, weight="bold", color=_INK, va="top", parse_math=False)
     for line, row in enumerate(rows):
         bottom = height - top - (line + 1) * _CELL_INCHES
         middle = (bottom + _CELL_INCHES / 2) / height
@@ -60,7 +62,7 @@ def write_gallery(
             axes.imshow(picture, interpolation="nearest")
             _bare(axes)
             if line == 0:
-                axes.set_title(captions[column], fontsize=6, color=_QUIET, pad=4)
+                axes.set_title(captions[column], fontsize=6, color=_QUIET, pad=4, parse_math=False)
     _save(figure, path)
 
 
@@ -73,8 +75,9 @@ def _method_label(figure: Figure, row: ReportRow, right: float, middle: float, s
         ("lossless" if row.lossless else "relaxed", 6.5, "normal", _QUIET if row.lossless else _LOSSY),
     )
     for index, (text, size, weight, colour) in enumerate(lines):
-        offset = (1.5 - index) * step
-        figure.text(right, middle + offset, text, fontsize=size, weight=weight, color=colour, ha="right", va="center")
+        place = right, middle + (1.5 - index) * step
+        look: Mapping[str, Any] = {"fontsize": size, "weight": weight, "color": colour}
+        figure.text(*place, text, ha="right", va="center", parse_math=False, **look)
 
 
 def _bare(axes: Any) -> None:

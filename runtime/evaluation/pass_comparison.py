@@ -106,8 +106,11 @@ def softmax(logits: NDArray[np.float32]) -> FloatArray:
 
 
 def summary(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The worst comparison of every model, form and count over all rows, for tables; `passes` are JSON values."""
+    """The worst comparison of every model, form and count over all rows, for tables; `passes` are JSON values.
+
+    One that failed is worse than any that passed, then one with more flips, then a larger difference.
+    """
     groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     for one in passes:
         groups.setdefault((one["model"], one["form"], one["count"]), []).append(one)
-    return [max(group, key=lambda one: (one["flips"], one["relative"])) for group in groups.values()]
+    return [max(group, key=lambda one: (not one["passed"], one["flips"], one["relative"])) for group in groups.values()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from underpaint.algos.numbers import whole_number
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.context import EngineContext, usable_cores
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, check_opens
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judge_of, judged_fingerprint
@@ -45,6 +45,11 @@ class ModelSource(Protocol):
     def open(self, *, own_threads: bool) -> OpenModels:
         """Open the models, on `threads` threads of their own or (not own_threads) on those of the process."""
         ...
+
+
+def threads_of(spec: ModelSource, fingerprint: Mapping[str, Any], *, inline: bool) -> int:
+    """Number of threads that draw: those of a worker, or (inline) of the models that `fingerprint` is of."""
+    return int(fingerprint.get("threads") or usable_cores()) if inline else spec.threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +137,17 @@ class ModelPlan:
         *,
         likelihood: bool = True,
         batch: int = 1,
+        inline: bool = False,
     ) -> ModelPlan:
         """The plan of a model that workers open; raises as `check_opens` if a method or a prompt does not fit it.
 
         batch: number of pictures drawn together. Their seconds are shares of the batch's time, so drawings of another
-        batch are another run.
+        batch are another run. inline: whether this process draws, on the threads of `pipeline`.
         """
         check_opens(pipeline, comparison)
         judge = judge_of(pipeline)
-        fingerprint = {**judged_fingerprint(pipeline, judge), "threads": spec.threads}
+        fingerprint = judged_fingerprint(pipeline, judge)
+        fingerprint["threads"] = threads_of(spec, fingerprint, inline=inline)
         if batch > 1:
             fingerprint["batch"] = batch
         hashes = dict(fingerprint["sha256"])

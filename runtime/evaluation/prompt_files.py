@@ -52,6 +52,11 @@ def read_prompts(
     path = source.path
     if skip < 0 or (count is not None and count < 1):
         raise ValueError(f"prompts: expected skip >= 0 and count >= 1, got {skip} and {count}")
+    if source.folder and form not in (None, "dpg"):
+        raise ValueError(
+            f"{path}: expected a file of the form {form}, got a folder, which is read as one prompt per .txt file; "
+            "name a file, or leave --prompts-form out"
+        )
     prompts = _READERS[form or find_form(source)](source)
     if not prompts:
         raise ValueError(f"{path}: expected at least one prompt, got none; write one, or name another file")

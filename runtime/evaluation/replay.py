@@ -199,7 +199,8 @@ def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> F
 class ReplayLog(RunStore[DrawingKey, Replay]):
     """The replays of one run, in `folder/replays.jsonl`; those of another run are replaced.
 
-    finished: whether the file says that the recording is complete; False if it was stopped, or the file cut short.
+    finished: whether the file says that the recording is complete; False if it was stopped, or the file cut short. True
+    without a recording of this run.
     """
 
     NAME: ClassVar[str] = "replays"
@@ -216,6 +217,7 @@ class ReplayLog(RunStore[DrawingKey, Replay]):
         try:
             super().__init__(folder, settings)
         except OtherRun:
+            self.finished = True
             super().__init__(folder, settings, fresh=True)
         self.finished = self.finished and not self._run_log.unfinished
 

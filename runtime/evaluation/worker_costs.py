@@ -12,7 +12,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import read_cost_curve
 from underpaint.artifacts.files import part_of, written_beside
 from underpaint.runtime.costs.machine_curve import curve_of
-from underpaint.runtime.evaluation.plan import ModelSource
+from underpaint.runtime.evaluation.plan import ModelSource, threads_of
 from underpaint.runtime.models import OpenModels
 
 
@@ -28,7 +28,7 @@ def costs_file(
     """The cost curve of an evaluation's model in `folder`; this machine's is measured and stored if there is none.
 
     All shards of the evaluation read this file, on any machine; otherwise they would draw with different trees. The
-    measurement runs on a worker's number of threads, in its own process unless jobs are drawn `inline`, and alone, as
+    measurement runs on the threads that draw, in its own process unless jobs are drawn `inline`, and alone, as
     concurrent workers may slow it down. tell: called before a measurement. Raises ValueError without a drafter.
     """
     about = pipeline.fingerprint()
@@ -36,7 +36,7 @@ def costs_file(
     named = {
         "sha256": hashes,
         "resolution": about["resolution"],
-        "threads": spec.threads,
+        "threads": threads_of(spec, about, inline=inline),
         "rows": 1 if sampling.guidance == 1.0 else 2,
     }
     name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]

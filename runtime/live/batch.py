@@ -18,7 +18,7 @@ from underpaint.runtime.evaluation.drawer import JobDrawer
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawnJob
 from underpaint.runtime.live.drafter import target_layers
 from underpaint.runtime.live.model import LiveModelError
-from underpaint.runtime.live.padded import LanePass, PaddedPasses, PassAnswer
+from underpaint.runtime.live.padded import LanePass, PaddedPasses, PassAnswer, check_padded
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.models import OpenModels
@@ -163,12 +163,7 @@ class BatchDrawer:
             LiveModelError: For several lanes: near-ties are verified, which only works for one picture at a time, or
                 the model's passes cannot be padded.
         """
-        if lanes < 1:
-            raise LiveModelError(f"batch: expected 1 picture or more at once, got {lanes}")
-        if lanes > 1 and pipeline.verifies_ties:
-            raise LiveModelError(
-                f"batch: expected 1 where near-ties are verified in float32, got {lanes}; leave one of the two out"
-            )
+        check_batch(pipeline, lanes)
         self.lanes, self.rows = lanes, rows
         self._passes: SharedPasses | None = None
         self._pipelines = [pipeline]
@@ -303,6 +298,19 @@ class BatchWorkers:
             pass  # warm-up: the first passes allocate memory, so one batch of each method is not counted
         for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, tasks, pauses=True):
             yield self.drawer.record(jobs[number], drawing)
+
+
+def check_batch(models: OpenModels, lanes: int) -> None:
+    """Raise LiveModelError unless a live model can draw `lanes` pictures at once; see `BatchDrawer`."""
+    assert isinstance(models, LivePipeline)
+    if lanes < 1:
+        raise LiveModelError(f"batch: expected 1 picture or more at once, got {lanes}")
+    if lanes > 1 and models.verifies_ties:
+        raise LiveModelError(
+            f"batch: expected 1 where near-ties are verified in float32, got {lanes}; leave one of the two out"
+        )
+    if lanes > 1:
+        check_padded(models.live)
 
 
 def open_batches(models: OpenModels, batch: int, sampling: SamplingParams) -> BatchDrawer:

@@ -115,10 +115,6 @@ class NearTieTarget:
         read = self._tokens or [int(tree.tokens[0])]
         self._tokens = [*read, *tree.tokens[list(verdict.path)].tolist(), int(verdict.token)]
 
-    def most_nodes(self, most: int) -> int:
-        """See `EngineTarget.most_nodes`."""
-        return self._target.most_nodes(most)
-
     def _near(self, tree: DraftTree) -> BoolArray:
         """Which rows [N] must be recomputed."""
         if self._target.params.temperature > 0:

@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -44,8 +43,6 @@ _NO_LOW = (
     "MuLo-SD: expected a model that draws a preview of its pictures, as GLM-Image does, or an exported folder with a "
     "target of a lower resolution; use another method"
 )
-_NEIGHBOURS = 100
-"""Number of columns of the table of nearest codes."""
 
 
 class LivePipeline:
@@ -128,15 +125,11 @@ class LivePipeline:
 
     @property
     def tables(self) -> ModelTables:
-        """The codebook and the nearest codes of each code; computed on first use."""
+        """The codebook, and the nearest codes of each code once a rule needs them."""
         if self._tables is None:
             codebook = self.live.codebook
-            if codebook is None:
-                empty = np.empty((self.live.codes, 0))
-                self._tables = ModelTables(empty.astype(np.int64), empty)
-            else:
-                codes = np.asarray(codebook, dtype=np.float32)
-                self._tables = ModelTables(nearest_codes(codes, min(_NEIGHBOURS, len(codes) - 1)), codes)
+            codes = None if codebook is None else np.asarray(codebook, dtype=np.float32)
+            self._tables = ModelTables.of(codes, self.live.codes)
         return self._tables
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:

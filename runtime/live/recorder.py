@@ -32,7 +32,8 @@ class TraceRecorder:
 
     In your own decoding loop, call `step` after each token instead.
 
-    Steps that draw no image code, such as line ends, are skipped. An image ends after rows x columns codes.
+    Steps that draw no image code, such as line ends, are skipped. An image ends after rows x columns codes; once all
+    images of a batch have ended, the next code begins another batch.
     """
 
     def __init__(self, grid: tuple[int, int], code_ids: Sequence[int] | None = None) -> None:
@@ -66,7 +67,7 @@ class TraceRecorder:
             tokens: `[B]`, the ids drawn from them.
 
         Raises:
-            LiveModelError: A different number of images than before, or wrong shapes.
+            LiveModelError: A different number of images than before in a batch, or wrong shapes.
         """
         rows, drawn = _array(logits, np.float32), _array(tokens, np.int64).reshape(-1)
         if rows.ndim != 2 or rows.shape[0] != drawn.size:
@@ -74,15 +75,17 @@ class TraceRecorder:
                 f"step: expected logits [B, V] and tokens [B], got {rows.shape} and {drawn.shape}; where guidance "
                 "runs two rows an image, pass the guided logits"
             )
+        codes, cells = self._codes(drawn, rows.shape[1]), self._grid[0] * self._grid[1]
+        if all(len(image) == cells for image in self._open) and (codes != _OTHER).any():
+            self.finish()
         if not self._open:
             self._open = [[] for _ in range(drawn.size)]
         if len(self._open) != drawn.size:
             raise LiveModelError(f"step: expected {len(self._open)} images, as in the step before, got {drawn.size}")
-        codes = self._codes(drawn, rows.shape[1])
         if self._ids is not None:
             rows = rows[:, self._ids]
         for image, code in enumerate(codes.tolist()):
-            if code != _OTHER and len(self._open[image]) < self._grid[0] * self._grid[1]:
+            if code != _OTHER and len(self._open[image]) < cells:
                 self._open[image].append((code, rows[image].clip(-_LARGEST, _LARGEST).astype(np.float16)))
 
     def finish(self) -> None:

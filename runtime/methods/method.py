@@ -5,8 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+
+from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.protocols import Grid
@@ -42,6 +46,17 @@ class ModelTables:
     codebook: FloatArray
     costs: EngineCosts | None = None
 
+    @classmethod
+    def of(cls, codebook: FloatArray | None, codes: int, stored: Callable[[], IntArray] | None = None) -> ModelTables:
+        """Return the tables of a codebook, whose nearest codes are found on first use, and then kept.
+
+        codebook: [V, E]; None if the model has none, and then there are no nearest codes. codes: V. stored: Reads the
+        nearest codes; None computes them.
+        """
+        if codebook is None:
+            return cls(np.empty((codes, 0), dtype=np.int64), np.empty((codes, 0)))
+        return cls(cache(stored or partial(_nearest, codebook)), codebook)
+
     @property
     def neighbours(self) -> IntArray:
         """The nearest codes of each code, [V, k]; see `algos.accept.neighbours`."""
@@ -51,6 +66,17 @@ class ModelTables:
     def vocab_size(self) -> int:
         """The number of codes, V."""
         return int(self.codebook.shape[0])
+
+
+def _nearest(codebook: FloatArray) -> IntArray:
+    columns = table_columns(len(codebook))
+    return _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, columns).copy()
+
+
+@lru_cache(maxsize=2)
+def _nearest_of(codes: bytes, dtype: str, shape: tuple[int, ...], k: int) -> IntArray:
+    """`nearest_codes`, cached for models opened in turn with one tokenizer; the caller must copy it."""
+    return nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
 
 
 GIVEN_BY_ENGINE: Final = ("neighbours", "codebook", "costs")

@@ -26,7 +26,8 @@ class ChosenSettings:
         temperature: The temperature of tuning.
         preset: The preset that the settings start from, "tuned" or "paper".
         settings: `name=value` changes to the preset.
-        config: The method's full configuration with these settings, as JSON values.
+        config: The method's full configuration with these settings, as JSON values. It is not built for the models, so
+            it has no costs of this machine, and no number that is scaled to their codebook.
         lossless: Whether the method keeps the target's distribution with these settings.
         measured: Speedup and quality with their intervals, and the number of images.
     """

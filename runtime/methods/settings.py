@@ -134,7 +134,8 @@ def _read(text: str, kind: Any) -> SettingValue:
     if kind is int:
         return _whole_setting(text)
     if kind is float:
-        return float(text) if text.lower().lstrip("+-") in _NOT_FINITE else real_number(text)
+        # The setting's own check rejects NaN and says what it expects; infinity, which JSON cannot hold, may pass it.
+        return float(text) if text.lower().lstrip("+-") == "nan" else real_number(text)
     if kind == Curve:
         return tuple(
             (whole_number(at), real_number(value)) for at, value in (part.split(":") for part in text.split(","))
@@ -157,10 +158,6 @@ def _read(text: str, kind: Any) -> SettingValue:
     if kind in (str, Path):
         return text
     raise ValueError(text)
-
-
-_NOT_FINITE = ("nan", "inf", "infinity")
-"""Words that parse as a float; the setting's own check rejects them and says what it expects."""
 
 
 def _bounds(text: str, kind: Any) -> str:
@@ -234,7 +231,8 @@ def settings_line(config: Mapping[str, Any]) -> str:
     A `k` that is scaled to the codebook is shown with the paper's value. Costs of passes are too long and left out.
     """
     parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
-    parts |= {f"window.{name}": value for name, value in config.get("window", {}).items()}
+    for part in ("window", "skipping", "drawn"):
+        parts |= {f"{part}.{name}": value for name, value in config.get(part, {}).items()}
     if "published_k" in config:
         parts["k"] = f"{config['published_k']} of 16384"
     short = {name: value for name, value in parts.items() if not name.endswith("_ms") and name != "greedy"}

@@ -74,10 +74,11 @@ class ComparisonFolder:
             )
         if "grid" not in results["model"] or "seeds" not in results["settings"]:
             raise ResultsError(f"{path}: expected the model's grid and the settings' seeds; repeat the comparison")
-        all_drawings = _drawings(folder, path, results)
+        log = DrawingLog(folder, None)
+        all_drawings = _drawings(log, path, results)
         seed = results["settings"]["seeds"][0]
         drawings = {(one.method, one.prompt): one for one in all_drawings if one.seed == seed}
-        recorded = ReplayLog(folder, None)
+        recorded = ReplayLog(folder, log.settings or None)  # those of an earlier run may still be there
         replays = tuple(_check_replay(one, drawings, recorded.path) for one in recorded.replays())
         return cls(results, drawings, replays, recorded.finished)
 
@@ -109,9 +110,8 @@ def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], p
     return replay
 
 
-def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
+def _drawings(log: DrawingLog, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
     """The drawings of a run; empty if there is no log with the figures."""
-    log = DrawingLog(folder, None)
     if not log.settings and not log.path.exists():
         return []
     if log.settings:

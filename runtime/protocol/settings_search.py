@@ -37,7 +37,6 @@ from underpaint.runtime.models import OpenModels
 Measure: TypeAlias = Literal["judge", "log-likelihood"]
 MEASURES: Final = get_args(Measure)
 LEAST_PROMPTS: Final = 4
-MOST_CANDIDATES: Final = 200
 REDUCTION: Final = 4
 """A round keeps one in this many candidates, but at least `FINALISTS`."""
 FINALISTS: Final = 2
@@ -270,6 +269,5 @@ class Search:
             **quality,
         }
         temperature = self.plan.sampling.temperature
-        return ChosenSettings(
-            temperature, chosen.preset, chosen.settings, chosen.method.config.to_dict(), row.lossless, measured
-        )
+        config = resolve(self.name, temperature, None, chosen.settings, chosen.preset)
+        return ChosenSettings(temperature, chosen.preset, chosen.settings, config.to_dict(), row.lossless, measured)

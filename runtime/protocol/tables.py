@@ -11,19 +11,25 @@ from underpaint.algos.accept import RULES
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.methods.settings import settings_line
 
+COMPARED: Final = ("compare", "sweep", "evaluate")
+"""Kinds of results that have a row per method."""
 QUALITY: Final = ("attribute_log_probability_over_ar", "log_likelihood_over_ar")
 """Quality differences to plain autoregression: measured by the judge, or without a judge by the target."""
 
 
 def runs_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The comparisons of a record, which may itself be a single comparison."""
+    """The comparisons, sweeps and evaluations of a record, which may itself be a single one; no other kinds."""
     runs = [one["results"] for one in record["runs"]] if record["kind"] == "merged" else [record]
-    return [run for one in runs for run in (runs_of(one) if one["kind"] == "merged" else [one]) if "rows" in run]
+    runs = [run for one in runs for run in (runs_of(one) if one["kind"] == "merged" else [one])]
+    return [run for run in runs if run["kind"] in COMPARED]
 
 
-def run_at(record: Mapping[str, Any], temperature: float) -> Mapping[str, Any] | None:
-    """The first comparison of a record at a temperature, or None."""
-    return next((run for run in runs_of(record) if run["settings"]["temperature"] == temperature), None)
+def run_at(
+    record: Mapping[str, Any], temperature: float, model: Mapping[str, Any] | None = None
+) -> Mapping[str, Any] | None:
+    """The first comparison of a record at a temperature, or None. model: its model; None takes any."""
+    runs = (run for run in runs_of(record) if model is None or run["model"] == model)
+    return next((run for run in runs if run["settings"]["temperature"] == temperature), None)
 
 
 def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -34,7 +40,7 @@ def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str,
     the tokens of plain autoregression; None without such pictures).
     """
     height, width = run["model"].get("grid", (0, 0))
-    cold = run_at(record, 0.0)
+    cold = run_at(record, 0.0, run["model"])
     greedy = {} if cold is None else {row["method"]: row for row in cold["rows"]}
     rows = []
     for row in run["rows"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -159,7 +160,7 @@ class Tuning:
             command: The tuning command, stored in the file.
 
         Raises:
-            ValueError: The file is damaged, or was made with other models or other tuning options.
+            ValueError: The file is damaged, or was made with other models, tuning options or engine, or elsewhere.
         """
         bound = None if self.bound is None else self.bound._asdict()
         sampling = {name: getattr(self.samplings[0], name) for name in _SAMPLING}
@@ -171,6 +172,8 @@ class Tuning:
         before = read_preset_file(path)
         before.check(model, str(self.pipeline.folder))
         differs = [name for name in tuning if before.tuning.get(name) != tuning[name]]
+        then, now = _measured_with(before), _measured_with(preset)
+        differs += sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
         if differs:
             raise ValueError(
                 f"{path} is of another tuning (it differs in {', '.join(differs)}); repeat that command to go on with "
@@ -180,3 +183,10 @@ class Tuning:
             for one in filter(None, (method.sampled, method.greedy)):
                 before.config(name, one.temperature)
         return replace(preset, methods=before.methods)
+
+
+def _measured_with(preset: PresetFile) -> dict[str, Any]:
+    """What the speed of settings depends on besides the models' hashes, as JSON: engine, threads, machine and so on."""
+    machine = {name: preset.machine.get(name) for name in ("processor", "cores")}
+    plain: dict[str, Any] = json.loads(json.dumps({**preset.model, **machine, "sha256": None}))
+    return plain

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from underpaint.artifacts import workers
 from underpaint.artifacts.cost_curve import parse_cost_curve
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation import worker_costs
+from underpaint.runtime.evaluation import plan, worker_costs
 from underpaint.runtime.evaluation.report_row import TIMED
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,31 @@ def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
     assert results["kind"] == "merged"
     assert [run["results"]["model"]["target"] for run in results["runs"]] == ["target64", "target128"]
     assert called("results", "rank", tmp_path / "evaluate.json").exit_code == 0
+    again = called(*arguments, "--models", "a@64", "--models", "b@128", "--format", "json")
+    tables = json.loads(again.stdout)  # one value: the rows of each model by its title
+    assert [title.partition(" px")[0] for title in tables] == ["a: 64", "b: 128"]
+    assert [[row["method"] for row in rows] for rows in tables.values()] == [["ar"], ["ar"]]
+
+
+def test_tables_of_folders_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(name=f"target{next(numbers)}"))
+    numbers = count()
+    arguments = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--format", "json")
+    result = called(*arguments, "--models", "/x/models", "--models", "/y/models", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert [title.partition(":")[0] for title in json.loads(result.stdout)] == ["/x/models", "/y/models"]
+
+
+@pytest.mark.usefixtures("synthetic")
+def test_without_workers_the_cores_of_this_process_are_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "usable_cores", lambda: 7)
+    arguments = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
+    result = called(*arguments)
+    assert result.exit_code == 0, result.output
+    assert read_results(tmp_path / "evaluate.json")["model"]["threads"] == 7
+    refused = called(*arguments, "--threads", 1)
+    assert refused.exit_code == 2
+    assert "--threads is of workers, and --jobs 0 draws without" in refused.stderr
 
 
 @pytest.mark.usefixtures("synthetic")

@@ -30,3 +30,11 @@ def test_a_long_caption_stays_clear_of_the_heading(tmp_path):
         ink = np.asarray(image.convert("L")) < 200
     heading, captions = ink[: ink.shape[0] // 4, :160].any(1).nonzero()[0], ink[:, 310:].any(1).nonzero()[0]
     assert heading.max() < captions.min()
+
+
+def test_dollars_are_no_mathematics(tmp_path):
+    row = ReportRow(**{**{field.name: None for field in dataclasses.fields(ReportRow)}, "method": "a$b$", "speedup": 1})
+    picture = np.zeros((8, 8, 3), np.uint8)
+    words = "a $^{ fox$ owl"
+    write_gallery(tmp_path / "gallery.png", [row], {"a$b$": [picture]}, [words], words)
+    assert (tmp_path / "gallery.png").is_file()

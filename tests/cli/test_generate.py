@@ -47,6 +47,14 @@ def test_several_prompts_and_seeds_go_into_a_folder_with_their_tokens(here: Path
         assert np.array_equal(np.asarray(Image.open("alone.png")), np.asarray(Image.open(path)))
 
 
+def test_tokens_that_cannot_be_written_are_told_before_a_picture_is_drawn(here: Path) -> None:
+    (here / "alone.json").mkdir()
+    refused = called("generate", "a fox, an owl", "--out", "alone.png", "--save-tokens")
+    assert refused.exit_code == 2
+    assert "cannot write alone.json: it is a folder" in refused.stderr
+    assert not (here / "alone.png").exists()
+
+
 def test_default_files_tell_settings_apart(here: Path) -> None:
     for options in ([], ["--temperature", "0"], ["--method", "eagle2"], []):
         assert called("generate", "a fox, an owl", *options).exit_code == 0

@@ -69,6 +69,16 @@ def test_generate_and_evaluate_draw_batches(emu3, tmp_path, monkeypatch):
     assert "--batch needs --live, and draws in this process" in " ".join(done.err.split())
 
 
+def test_batches_that_cannot_be_drawn_are_refused_before_anything_is_written(emu3, tmp_path, monkeypatch):
+    ties = "--dtype bfloat16 --verify-near-ties float32"
+    common = f"{PROMPT} 0,104,121 --live {emu3} --grid {SIDE}x{SIDE} {ties} --batch 2 --out out"
+    for command in ("generate", "evaluate --methods sjd"):
+        done = run_program(f"{command} {common}", tmp_path, monkeypatch)
+        assert (done.code, done.crash) == (2, ""), done
+        assert "near-ties are verified in float32, got 2; leave one of the two out" in " ".join(done.err.split())
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_certify_judges_methods_on_a_live_model(emu3, tmp_path, monkeypatch):
     common = f"certify --live {emu3} --grid 2 --top-k 2 --methods speculative,eagle2 --json out.json"
     done = run_program(common, tmp_path, monkeypatch)

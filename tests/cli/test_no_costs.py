@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.cli.program import run_program
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.costs import machine_curve
 
 
@@ -35,3 +36,11 @@ def test_a_method_that_chooses_by_costs_measures_them(tmp_path, monkeypatch):
     command = "compare 'a glossy fox left of a panda' --methods sequoia --resolution 64 --no-likelihood --out out"
     assert run_program(command, tmp_path, monkeypatch).code == 2
     assert calls == [1]
+
+
+def test_guidance_that_the_models_lack_is_refused(tmp_path, small_models, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(DecoderConfig, "guided", False)
+    done = run_program(f"costs --models {small_models} --resolution 64 --guidance 3", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "guidance 3: this export has no prompt without a condition" in done.err

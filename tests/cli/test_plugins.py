@@ -49,50 +49,65 @@ def test_the_distribution_of_the_example_is_the_targets() -> None:
     assert json.loads(done.stdout)["total_variation"] < 1e-12
 
 
-def test_the_tests_over_the_registries_cover_plug_ins(tmp_path: Path) -> None:
-    """The policy and its device form are those that the page on policies shows."""
+def right_plugins(folder: Path) -> tuple[list[str | Path], str]:
+    """Plug-ins and the expression that selects their tests. The policy and its device form are those that the page on
+    policies shows."""
     page = (ROOT / "docs/how-to/add-a-policy.md").read_text()
     policy, form = (dedent(block) for block in re.findall(r"\n\n((?:    .*\n|\n)+)Save it as", page))
-    form_file = tmp_path / "one_token_device.py"
+    form_file = folder / "one_token_device.py"
     form_file.write_text(form)
     spec = 'source="this page", chain=True'
     assert spec in policy
-    (tmp_path / "one_token.py").write_text(policy.replace(spec, f'{spec}, device="{form_file}:one_token_plan"'))
+    (folder / "one_token.py").write_text(policy.replace(spec, f'{spec}, device="{form_file}:one_token_plan"'))
+    renamed = folder / "lenient_right.py"  # a wrong rule below fails for what it does, and not for its new name
+    renamed.write_text((ROOT / RELAXED).read_text().replace('"lenient"', '"lenient_right"'))
     only = (
-        "test_lossless and last_first or (test_lossless or test_relaxed or test_bias) and lenient "
-        "or (test_rules or test_decoding) and first_only or test_growth and one_token"
+        "test_lossless and last_first or (test_lossless or test_relaxed or test_bias) and lenient and not lenient_ "
+        "or (test_rules or test_decoding) and first_only or test_growth and one_token "
+        "or test_relaxed and lenient_right"
     )
-    outcomes = outcomes_with((EXAMPLE, RELAXED, ON_DEVICE, tmp_path / "one_token.py"), only, 0)
-    assert {outcome for outcome, _ in outcomes} == {"PASSED"}, outcomes
-    ids = [test for _, test in outcomes]
-    for name in ("last_first", "lenient"):
-        assert any(name in test and "exact" in test for test in ids), name
-    assert len([test for test in ids if "first_only" in test and "device" in test]) == 3
-    assert len([test for test in ids if "one_token" in test and "device" in test]) == 1
+    return [EXAMPLE, RELAXED, ON_DEVICE, folder / "one_token.py", renamed], only
 
 
-def test_wrong_plug_ins_are_caught(tmp_path: Path) -> None:
+def wrong_plugins(folder: Path) -> tuple[list[str | Path], list[tuple[str, str, str]]]:
+    """Plug-ins, and for each its rule's name, the module that catches it and how the test's name begins."""
     text = (ROOT / EXAMPLE).read_text().replace("return try_points(", "return _kept_anyway(")
+    assert "_kept_anyway" in text
     text += (
         "\n\ndef _kept_anyway(tree, node, children, target, chance):\n    return SiblingOutcome(children[0], target)\n"
     )
-    plugins = [tmp_path / name for name in ("wrong.py", "first_only.py")]
-    plugins[0].write_text(text)
-    for name in ("first_only.py", "first_only_device.py"):
-        text = (ROOT / ON_DEVICE).with_name(name).read_text()
-        (tmp_path / name).write_text(text.replace("role = residual", "role = bonus"))
-    caught = [("last_first", "test_lossless", "test_"), ("first_only", "test_rules", "test_")]
+    plugins: list[str | Path] = [folder / name for name in ("kept_anyway.py", "extra_by_bonus.py")]
+    (folder / "kept_anyway.py").write_text(text.replace('"last_first"', '"kept_anyway"'))
+    (folder / "extra_by_bonus.py").write_text(
+        (ROOT / ON_DEVICE).read_text().replace('"first_only"', '"extra_by_bonus"')
+    )
+    text = (ROOT / ON_DEVICE).with_name("first_only_device.py").read_text()
+    assert "role = residual" in text
+    (folder / "first_only_device.py").write_text(text.replace("role = residual", "role = bonus"))
+    caught = [("kept_anyway", "test_lossless", "test_"), ("extra_by_bonus", "test_rules", "test_")]
     for place, (old, new, fails) in enumerate(WRONG_PROMISES):
         text = (ROOT / RELAXED).read_text()
         assert old in text
-        plugins.append(tmp_path / f"lenient_{place}.py")
-        plugins[-1].write_text(text.replace(old, new).replace('"lenient"', f'"lenient_{place}"'))
+        plugins.append(folder / f"lenient_{place}.py")
+        (folder / f"lenient_{place}.py").write_text(text.replace(old, new).replace('"lenient"', f'"lenient_{place}"'))
         caught.append((f"lenient_{place}", "test_relaxed", fails))
-    plugins.append(tmp_path / "lenient_right.py")  # neither its name nor the wrong rules beside it make a rule fail
-    plugins[-1].write_text((ROOT / RELAXED).read_text().replace('"lenient"', '"lenient_right"'))
-    only = " or ".join([*(" and ".join(one) for one in caught), "test_relaxed and lenient_right"])
-    outcomes = outcomes_with(plugins, only, 1, HYPOTHESIS_PROFILE="no_shrink")  # the smallest case matters to nobody
-    assert {outcome for outcome, one in outcomes if "lenient_right" in one} == {"PASSED"}, outcomes
+    return plugins, caught
+
+
+def test_the_tests_over_the_registries_cover_plug_ins_and_catch_wrong_ones(tmp_path: Path) -> None:
+    """All in one run: no right one fails for the wrong ones beside it."""
+    right, only = right_plugins(tmp_path)
+    wrong, caught = wrong_plugins(tmp_path)
+    only = " or ".join([only, *(" and ".join(one) for one in caught)])
+    outcomes = outcomes_with([*right, *wrong], only, 1, HYPOTHESIS_PROFILE="no_shrink")  # no smallest case is needed
+    assert {outcome for outcome, _ in outcomes} == {"PASSED", "FAILED"}, outcomes
+    of_right = [(outcome, test) for outcome, test in outcomes if not any(name in test for name, _, _ in caught)]
+    assert {outcome for outcome, _ in of_right} == {"PASSED"}, outcomes
+    ids = [test for _, test in of_right]
+    for name in ("last_first", "lenient-", "lenient_right"):
+        assert any(name in test and "exact" in test for test in ids), name
+    assert len([test for test in ids if "first_only" in test and "device" in test]) == 3
+    assert len([test for test in ids if "one_token" in test and "device" in test]) == 1
     for name, module, test in caught:
         failed = [one for outcome, one in outcomes if outcome == "FAILED" and name in one]
         assert any(f"{module}.py::{test}" in one for one in failed), (name, outcomes)

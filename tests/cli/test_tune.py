@@ -6,18 +6,24 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import typer
 
 from tests.cli.program import Ran, run_program
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from tests.cli.test_killed import kill_when, lines_of, start
+from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.results import read_results
+from underpaint.cli import protocol as protocol_command
 from underpaint.cli.evaluation.prompts import PromptOptions
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import option_words
+from underpaint.cli.runs import draw_run
 from underpaint.cli.tune import ModelOptions, _other_prompts
+from underpaint.runtime.evaluation.machine import describe_machine
+from underpaint.runtime.protocol import tuning
 
 pytestmark = pytest.mark.usefixtures("rough_costs")
 TUNE = "tune --models {} --resolution 64 --methods eagle2 --temperatures 1 --prompts-count 4 --candidates 3 --out t"
@@ -80,11 +86,37 @@ def test_a_killed_search_goes_on_and_its_preset_draws(
         assert message in ran.err, ran.err
 
 
+def test_what_is_built_for_the_models_is_no_part_of_a_preset_file(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LANTERN's k is scaled to the codebook, and Sequoia's tree is planned by measured costs."""
+    tuned = TUNE.format(small_models).replace("eagle2", "lantern,sequoia").replace("--candidates 3", "--candidates 2")
+    tuned += " --within 9 --measure log-likelihood"
+    for _ in range(2):
+        ran = run_program(tuned, tmp_path, monkeypatch)
+        assert ran.code == 0, ran.err + ran.crash
+    assert "round" not in ran.err
+    use = f"--models {small_models} --resolution 64 --preset t/preset.json --methods lantern,sequoia"
+    ran = run_program(f"compare {use} --prompts-count 1 --prompts-skip 4 --out c", tmp_path, monkeypatch)
+    assert ran.code == 0, ran.err + ran.crash
+    drawn_by = read_results(tmp_path / "c" / "compare.json")["settings"]["methods"]
+    assert drawn_by["lantern"]["rule_settings"]["k"]
+    assert drawn_by["sequoia"]["cost_curve"]
+    assert drawn_by["sequoia"]["policy_settings"]["verify_ms"]
+
+
 class Hashed(SyntheticPipeline):
-    """Synthetic models that have a file, by which a preset file knows them."""
+    """Synthetic models that have a file, by which a preset file knows them. more: other entries of the fingerprint."""
+
+    more: ClassVar[Mapping[str, Any]] = {}
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return {**super().fingerprint(), "sha256": {"synthetic": "0" * 64}}
+        return {**super().fingerprint(), "sha256": {"synthetic": "0" * 64}, **self.more}
+
+
+class WithoutDrafter(Hashed):
+    def drafter(self, sampling: SamplingParams) -> Any:
+        raise ValueError("there is no drafter here")
 
 
 def test_what_is_tuned_later_joins_the_preset_file_unless_it_is_sampled_otherwise(
@@ -120,6 +152,32 @@ def test_what_is_tuned_later_joins_the_preset_file_unless_it_is_sampled_otherwis
     assert preset["tuning"]["sampling"] == {"guidance": 2.0, "top_k": 0, "top_p": 1.0}
 
 
+def test_settings_of_another_engine_or_machine_are_not_taken_for_tuned_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_models(monkeypatch, lambda side: Hashed())
+    line = "tune --resolution 64 --methods speculative --temperatures 1 --prompts-count 4 --candidates 1 --out t"
+    assert run_program(line, tmp_path, monkeypatch).code == 0
+    machine = {**describe_machine(), "processor": "another"}
+    for where, name, value, differs in (
+        (Hashed, "more", {"engine": "cuda", "threads": 3, "low": {"grids": []}}, "engine, low, threads"),
+        (tuning, "describe_machine", lambda: machine, "processor"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, value)
+            ran = run_program(line, tmp_path, monkeypatch)
+        assert (ran.code, ran.crash) == (2, "")
+        assert f"is of another tuning (it differs in {differs})" in ran.err
+    assert run_program(line, tmp_path, monkeypatch).code == 0
+    path = tmp_path / "t" / "preset.json"
+    preset = json.loads(path.read_text())
+    del preset["model"]["engine"]
+    path.write_text(json.dumps({**preset, "machine": {}}))
+    use = "--resolution 64 --preset t/preset.json --methods speculative --prompts-count 1 --out c"
+    ran = run_program(f"compare {use}", tmp_path, monkeypatch)
+    assert ran.code == 0, ran.err + ran.crash
+
+
 def test_the_next_command_names_the_models_and_other_prompts() -> None:
     live = LiveOptions(live=Path("my model"), dtype="bfloat16", compile=True)
     assert option_words(live) == ["--live", "my model", "--dtype", "bfloat16", "--compile"]
@@ -149,6 +207,7 @@ def test_a_bound_is_asked_for_and_needs_what_measures_it(
     line = TUNE.format(models).replace("eagle2", "zipar")
     for changed, message in (
         (line, "method 'zipar': it is relaxed, so tuning it needs a bound of quality; pass --within"),
+        (f"{line} --measure log-likelihood", "--measure needs --within, the largest loss; add it, or leave it out"),
         (f"{line} --within 0.1", "holds no judge to measure quality by; pass --measure log-likelihood"),
     ):
         ran = run_program(changed, tmp_path, monkeypatch)
@@ -199,6 +258,9 @@ def test_a_protocol_of_two_prompts_ends_in_a_record_and_cards(
     assert rows[0]["sides"]["A"] == rows[0]["sides"]["B"]
     for wrong, message in (
         (f"{line} --within 0.1", "--within applies to the tuning, which --preset skips"),
+        (f"{line} --measure judge", "--measure applies to the tuning, which --preset skips"),
+        (f"{line} --candidates 16", "--candidates applies to the tuning, which --preset skips"),
+        (line.replace("set tuned", "set paper"), "expected tuned or a file of `underpaint tune`, got 'paper'"),
         (f"{line} --prompts-count 3", "the protocol chooses its prompts"),
         (line.replace("--out p", "--no-draw --out q"), "the first round is not drawn yet"),
         (line.replace("zipar", "adt"), "belongs to another comparison"),
@@ -206,3 +268,47 @@ def test_a_protocol_of_two_prompts_ends_in_a_record_and_cards(
         ran = run_program(wrong, tmp_path, monkeypatch)
         assert ran.code == 2, ran.crash
         assert message in ran.err, ran.err
+
+
+SYNTHETIC = "protocol --methods speculative --prompts-scale 0.001 --candidates 1 --out p"
+FROM_PRESET = SYNTHETIC.replace("--candidates 1", "--preset tuned")
+
+
+@pytest.mark.parametrize("line", [SYNTHETIC, FROM_PRESET])
+def test_a_protocol_that_compares_nothing_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    replace_models(monkeypatch, lambda side: WithoutDrafter())
+    ran = run_program(line, tmp_path, monkeypatch)
+    assert (ran.code, ran.crash) == (2, "")
+    assert "draw by at temperature 1, got none; name others" in ran.err
+    assert "The first, speculative at temperature 1: there is no drafter here" in ran.err
+    assert not (tmp_path / "p").exists()
+
+
+def test_an_estimate_is_told_where_nothing_is_drawn_or_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_models(monkeypatch, lambda side: Hashed())
+    measured: list[bool] = []
+    monkeypatch.setattr(protocol_command, "curve_for", lambda *_, measure=True: measured.append(measure))
+    for more in ("--estimate", "--estimate --no-draw"):
+        ran = run_program(f"{FROM_PRESET} {more}", tmp_path, monkeypatch)
+        assert (ran.code, ran.crash) == (0, ""), ran.err
+        assert "estimate for this machine: drawing" in ran.out + ran.err
+    assert measured == [True, False]
+
+
+def test_an_interrupt_before_the_first_reported_drawing_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_models(monkeypatch, lambda side: Hashed())
+
+    def interrupted(*arguments: Any, **more: Any) -> None:
+        if "drawing rounds" in arguments:
+            raise typer.Exit(130)
+        draw_run(*arguments, **more)
+
+    monkeypatch.setattr(protocol_command, "draw_run", interrupted)
+    ran = run_program(SYNTHETIC, tmp_path, monkeypatch)
+    assert (ran.code, ran.crash) == (130, ""), ran.err
+    assert "error" not in ran.err
+    assert not (tmp_path / "p" / "protocol.json").exists()

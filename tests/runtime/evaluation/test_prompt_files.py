@@ -75,6 +75,19 @@ def test_a_bom_and_a_folder_of_texts_are_read(tmp_path):
     assert [(one.key, one.text) for one in read_prompts(folder)] == [("10", "a fox number 10"), ("2", "a fox number 2")]
 
 
+@pytest.mark.parametrize("form", [None, *PROMPT_FORMS])
+@pytest.mark.parametrize("names", [(), ("1.txt", "2.txt")])
+def test_a_folder_is_read_in_one_form_alone(tmp_path, form, names):
+    for name in names:
+        (tmp_path / name).write_text(f"a fox of {name}")
+    if form in (None, "dpg") and names:
+        assert [one.key for one in read_prompts(tmp_path, form)] == ["1", "2"]
+        return
+    expected = "for each prompt, found none" if form in (None, "dpg") else f"expected a file of the form {form}, got a"
+    with pytest.raises(ValueError, match=expected):
+        read_prompts(tmp_path, form)
+
+
 def test_imagenets_class_index_is_read_by_number(tmp_path):
     path = tmp_path / "imagenet_class_index.json"
     path.write_text(json.dumps({"10": ["n2", "great_grey_owl"], "2": ["n1", "tench"]}))

@@ -77,6 +77,7 @@ def test_a_stop_keeps_what_is_recorded_and_another_run_replaces_it(tmp_path):
     assert len(ReplayLog(tmp_path, plan.to_dict()).replays()) == 4
     other = ReplayLog(tmp_path, {"seeds": [9]})
     assert other.replays() == ()
+    assert other.finished  # it lacks nothing of what was recorded for it
     other.add(again.replays()[0].key, again.replays()[0])
     assert len(replays.path.read_text().splitlines()) == 2
 

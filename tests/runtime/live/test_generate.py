@@ -20,7 +20,9 @@ from underpaint.runtime.live.generate import accelerate
 from underpaint.runtime.live.glm_image import glm_image_preview, glm_image_prior
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import LiveModelError
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.live.pipeline import LivePipeline
+from underpaint.runtime.methods import method as method_module
+from underpaint.runtime.methods.registry import PRESETS, build_method, resolve
 
 PROMPT = (1, 2, 7)
 
@@ -300,6 +302,18 @@ def test_layers_with_a_window_shorter_than_prompt_and_picture_are_refused(name, 
         LiveModelError, match=r"attend to all 19 positions .* got sliding_attention with sliding_window 18"
     ):
         accelerate(model(18), family=family, longest_prompt=16)
+
+
+def test_nearest_codes_are_as_many_as_a_paper_pools_and_found_for_rules_that_need_them(monkeypatch):
+    live = accelerate(MODELS["emu3"]().model, grid=grid_of("emu3")).live
+    codebook = np.random.default_rng(0).standard_normal((2048, 3))
+    pipeline = LivePipeline(dataclasses.replace(live, codes=len(codebook), codebook=codebook))
+    with monkeypatch.context() as patch:
+        patch.setattr(method_module, "nearest_codes", None)
+        build_method("eagle2", resolve("eagle2", 1.0), pipeline.tables)
+    for preset in PRESETS:
+        build_method("lantern", resolve("lantern", 1.0, preset=preset), pipeline.tables)
+    assert pipeline.tables.neighbours.shape == (2048, 125)
 
 
 def test_two_prompts_at_once_are_refused():

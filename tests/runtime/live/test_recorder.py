@@ -94,6 +94,16 @@ def test_a_loop_of_ones_own_records_by_step(tmp_path: Path) -> None:
     assert trace.acceptance.shape == (2, 1, 6)
 
 
+def test_a_code_after_a_whole_batch_begins_another(tmp_path: Path) -> None:
+    recorder, end = TraceRecorder((1, 2)), 9
+    for codes in ([[1, 2], [3, 4], [end, end]], [[2], [1]], [[0], [end], [3]]):
+        for drawn in codes:
+            recorder.step(np.zeros((len(drawn), 5)), drawn)
+    recorder.save(tmp_path / "own.npz")
+    with np.load(tmp_path / "own.npz") as arrays:
+        assert arrays["tokens"].tolist() == [[1, 3], [2, 4], [2, 1], [0, 3]]
+
+
 def test_bad_recordings_say_what_to_do(tmp_path: Path) -> None:
     recorder = TraceRecorder((2, 2))
     with pytest.raises(LiveModelError, match="at least one image, got none"):

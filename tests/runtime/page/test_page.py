@@ -227,6 +227,21 @@ def test_damaged_replays_are_refused(folder: Path, tmp_path: Path) -> None:
     assert "replays.jsonl is no record of a recording of replays, or was edited" in refused([str(copied)])
 
 
+def test_replays_of_an_earlier_run_are_left_out(folder: Path, tmp_path: Path) -> None:
+    """As `compare --fresh` with other settings leaves them."""
+
+    def change(values: list[dict[str, Any]]) -> None:
+        (model,) = values[0]["settings"]["models"]
+        settings = {"models": [{**model, "temperature": 0.5}]}
+        values[0] |= {"settings": settings, "hash": settings_hash(settings)}
+
+    copied = copy_of(folder, tmp_path)
+    assert ComparisonFolder.read(copied).replays
+    edit_log(copied / "replays.jsonl", change)
+    comparison = ComparisonFolder.read(copied)
+    assert (comparison.replays, comparison.finished) == ((), True)
+
+
 def test_other_models_leave_the_pictures_out(folder: Path, tmp_path: Path) -> None:
     copied = copy_of(folder, tmp_path)
     sha = json.loads((folder / "compare.json").read_text())["model"]["sha256"]["vq_decoder"]
