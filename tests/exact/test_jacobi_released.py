@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.exact.test_jacobi import COUPLINGS, LOOKING_AHEAD, REFILLS, TOKEN_WISE, missed
+from tests.exact.test_jacobi import COUPLINGS, LOOKING_AHEAD, TOKEN_WISE, missed, refills, with_refills
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
@@ -131,15 +131,14 @@ def test_without_the_kept_sample_it_is_another_loop() -> None:
     assert step_by_step(distribution, Grid(1, 5), JacobiWindow(2)) > 0.1
 
 
-@pytest.mark.parametrize("refill", REFILLS)
+@pytest.mark.parametrize(("grid", "length", "refill"), with_refills((Grid(1, 5), 2), (Grid(3, 2), 2)))
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("rule", TOKEN_WISE)
-def test_the_released_loop_is_lossless(rule: str, coupling: Coupling, refill: Refill) -> None:
-    for grid in (Grid(1, 5), Grid(3, 2)):
-        assert missed(grid, JacobiWindow(2, coupling, refill, last_row=True), rule) < 1e-12
+def test_the_released_loop_is_lossless(rule: str, coupling: Coupling, refill: Refill, grid: Grid, length: int) -> None:
+    assert missed(grid, JacobiWindow(length, coupling, refill, last_row=True), rule) < 1e-12
 
 
-@pytest.mark.parametrize("refill", REFILLS)
+@pytest.mark.parametrize("refill", refills(Grid(1, 5)))
 @pytest.mark.parametrize("rule", LOOKING_AHEAD)
 def test_so_it_is_where_a_rule_looks_ahead_and_drafts_are_drawn_anew(rule: str, refill: Refill) -> None:
     assert missed(Grid(1, 5), JacobiWindow(2, "independent", refill, last_row=True), rule) < 1e-12

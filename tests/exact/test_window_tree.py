@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.exact.distributions import whole_images
 from tests.exact.test_jacobi import COUPLINGS, LOOKING_AHEAD, REFILLS
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.walk import excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise, noise_of
-from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.enumeration import total_variation
 from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.spatial import jacobi, jacobi_window
 from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
@@ -44,7 +45,7 @@ def missed(
         cycles = jacobi_cycles(SyntheticTarget(distribution, grid), rule, chance, window, noise)
         return tuple(token for cycle in cycles for token in emitted(cycle.tree, cycle.verdict))
 
-    return total_variation(enumerate_outcomes(program), target_distribution(SyntheticTarget(distribution, grid)))
+    return total_variation(enumerate_outcomes(program), whole_images(distribution, grid))
 
 
 @pytest.mark.parametrize("refill", REFILLS)

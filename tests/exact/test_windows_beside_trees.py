@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.exact.distributions import whole_images
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.tree_builder import likeliest_chain
-from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.enumeration import total_variation
 from underpaint.algos.protocols import Budget, Expander, Grid, Policy, has_window
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
@@ -97,7 +98,7 @@ def missed(
         done = decoded(module, SyntheticTarget(target, grid), make(), window, chance, drafting, drawn=drawn)
         return tuple(done.tokens.tolist())
 
-    return total_variation(enumerate_outcomes(program), target_distribution(SyntheticTarget(target, grid)))
+    return total_variation(enumerate_outcomes(program), whole_images(target, grid))
 
 
 def check_mixed(module: ModuleType) -> None:

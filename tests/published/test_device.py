@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_llamagen
+from tests.published.checkpoints import SIDE
 from underpaint.cli.app import app
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.device import devices, drawing
 from underpaint.runtime.device.folder import FolderModels
 from underpaint.runtime.device.forms import form_of
@@ -27,21 +25,18 @@ from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
 pytestmark = pytest.mark.slow
-TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
 ON_DEVICE = ("--backend", "device", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
-    work = tmp_path_factory.mktemp("device")
-    save_llamagen(work / "c2i.pt", captions=False)
-    save_file(eagle_weights(), work / "eagle.safetensors")
-    out = work / "out"
-    shutil.copytree(tokenizer, out)
-    export_checkpoint(Request("llamagen-c2i", work / "c2i.pt", options=TINY), out)
-    pair = ("llamagen-c2i", work / "c2i.pt")
-    export_checkpoint(Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), out)
-    return out
+def folder(class_models: Path) -> Path:
+    return class_models
+
+
+@pytest.fixture
+def own_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, for engines to be written beside the models."""
+    return shutil.copytree(folder, tmp_path_factory.mktemp("own") / "models")
 
 
 def compared(folder: Path, out: Path, *more: str) -> tuple[dict[tuple[str, str], Any], dict[str, Any], str]:
@@ -180,38 +175,38 @@ def test_jacobi_windows_and_plain_decoding_draw_the_host_s_tokens_at_temperature
     assert {row["drafter_nfe"] for row in report["rows"]} == {0}
 
 
-def test_an_engine_draws_what_torch_draws(folder: Path, tmp_path: Path) -> None:
+def test_an_engine_draws_what_torch_draws(own_folder: Path, tmp_path: Path) -> None:
     options = ("--temperature", "0", "--methods", "ar")
     by_onnx = (*ON_DEVICE, "--forward", "onnx")
     missing = CliRunner().invoke(
-        app, ["compare", "1", "--models", str(folder), "--methods", "ar", "--out", str(tmp_path), *by_onnx]
+        app, ["compare", "1", "--models", str(own_folder), "--methods", "ar", "--out", str(tmp_path), *by_onnx]
     )
     assert missing.exit_code == 2
-    assert f"write it with `underpaint engine {folder} --backend onnx`" in " ".join(missing.output.split())
-    result = CliRunner().invoke(app, ["engine", str(folder), "--backend", "onnx"])
+    assert f"write it with `underpaint engine {own_folder} --backend onnx`" in " ".join(missing.output.split())
+    result = CliRunner().invoke(app, ["engine", str(own_folder), "--backend", "onnx"])
     assert result.exit_code == 0, result.output
     assert [line.split(":")[0] for line in result.output.splitlines()] == [
         *("drafter.layers.onnx", "drafter.head.onnx", "target.layers.onnx", "target.head.onnx")
     ]
-    host, _, _ = compared(folder, tmp_path / "host", *options)
-    device, report, printed = compared(folder, tmp_path / "engine", *options, *by_onnx, "--batch", "2")
+    host, _, _ = compared(own_folder, tmp_path / "host", *options)
+    device, report, printed = compared(own_folder, tmp_path / "engine", *options, *by_onnx, "--batch", "2")
     assert [device["ar", prompt]["tokens"] for prompt in "13"] == [host["ar", prompt]["tokens"] for prompt in "13"]
     assert report["settings"]["device"]["forward"] == "onnx"
     assert "forward by onnx" in " ".join(printed.split())
 
 
-def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
+def test_engines_are_built_for_the_passes_of_methods(own_folder: Path) -> None:
     """By NVIDIA's own builder; what was not built is refused with the command that builds it."""
     pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
     small = ["--set", "eagle2.depth=2", "--set", "eagle2.total_tokens=3"]
-    command = ["engine", str(folder), "--backend", "tensorrt-rtx", "--batch", "2", "--for-device", "eagle2", *small]
+    command = ["engine", str(own_folder), "--backend", "tensorrt-rtx", "--batch", "2", "--for-device", "eagle2", *small]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     names = [f"{model}.device.{part}" for model in ("target", "drafter") for part in ("layers", "head")]
     assert [line.split(":")[0] for line in result.output.splitlines()] == [
         f"{name}.tensorrt-rtx.engine" for name in names
     ]
-    pipeline = Pipeline.open(folder, backend="device")
+    pipeline = Pipeline.open(own_folder, backend="device")
 
     def form(*settings: str) -> Any:
         config = resolve("eagle2", 1.0, None, settings, "paper")

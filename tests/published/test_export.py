@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from underpaint.algos.step import decode
 from underpaint.artifacts.manifest import ManifestError, check
 from underpaint.artifacts.model_index import read_index
 from underpaint.cli.app import app as underpaint
+from underpaint.cli.export import TAKES, export
 from underpaint.export import checkpoint, decoders
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.decoder_parity import LARGE, _distinguishable_features, compare, prepare
@@ -48,17 +50,8 @@ ONE_THREAD = EngineContext(threads=1)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
-    """A class-conditional target with its drafter and tokenizer, exported into one folder."""
-    work = tmp_path_factory.mktemp("published")
-    save_llamagen(work / "c2i.pt", captions=False)
-    save_file(eagle_weights(), work / "eagle.safetensors")
-    out = work / "out"
-    shutil.copytree(tokenizer, out)
-    export_checkpoint(Request("llamagen-c2i", work / "c2i.pt", options=TINY), out)
-    pair = ("llamagen-c2i", work / "c2i.pt")
-    export_checkpoint(Request("eagle-drafter", work / "eagle.safetensors", target=pair, target_options=TINY), out)
-    return out
+def folder(class_models: Path) -> Path:
+    return class_models
 
 
 def test_an_export_is_whole_and_recorded(folder: Path) -> None:
@@ -275,9 +268,9 @@ def test_commands(tmp_path: Path) -> None:
     assert re.fullmatch(r"cpu \(CPUExecutionProvider\): passed, largest error [0-9.e-]+ of target", lines[0])
     for arguments, message in (
         ([str(tmp_path / "none.pt"), *options], "no checkpoint at"),
-        ([str(tmp_path / "c2i.pt"), *options, "--kind", "vq"], "use --kind llamagen-c2i"),
+        ([str(tmp_path / "c2i.pt"), "--kind", "vq", "--out", str(out)], "use --kind llamagen-c2i"),
         ([str(tmp_path / "c2i.pt"), *options, "--precision", "int4"], "--precision"),
-        ([str(tmp_path / "c2i.pt"), *options, "--target", "x"], "expected both --target and --target-kind, got one"),
+        ([str(tmp_path / "c2i.pt"), *options, "--target", "x"], "--target does not go with --kind llamagen-c2i"),
         ([str(tmp_path / "c2i.pt"), *options, "--out", "/proc/out"], "cannot write into /proc/out"),
     ):
         result = runner.invoke(underpaint, ["export", *arguments])
@@ -290,6 +283,41 @@ def test_commands(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "another checkpoint" in result.output
     assert "no model_index.json" in runner.invoke(underpaint, ["check", str(tmp_path)]).output
+
+
+@pytest.mark.parametrize(
+    ("chosen", "refused"),
+    [
+        ("llamagen-c2i --first-code 3", "--first-code does not go with --kind llamagen-c2i, which takes --precision"),
+        ("llamagen-c2i --uncond-keep 1 1", "--uncond-keep does not go with"),
+        ("llamagen-c2i --target x --target-kind llamagen-c2i", "does not go with --kind llamagen-c2i"),
+        ("llamagen-t2i --prefix 8", "--prefix does not go with"),
+        ("tar-dtok --layout anole", "--layout does not go with"),
+        ("tar-lm --neighbours 5", "--neighbours does not go with"),
+        ("chameleon --heads 4", "--heads does not go with"),
+        ("vq --grid 16", "--grid does not go with --kind vq, which takes --precision, --neighbours; leave it out"),
+        ("chameleon-vq --eight-bits", "--eight-bits does not go with"),
+        ("sampler --neighbours 5", "--neighbours does not go with --kind sampler, which takes --precision; leave it"),
+        ("sampler --heads 4", "--heads does not go with"),
+        ("eagle-drafter --target x --target-kind llamagen-c2i --prefix 5", "--prefix does not go with"),
+        (
+            "eagle-drafter --target none.pt --target-kind tar-lm --grid 4 --first-code 3 --eight-bits",
+            "no checkpoint at",
+        ),
+        ("nobody --grid 4", "--kind: expected one of"),
+    ],
+)
+def test_an_option_that_a_kind_does_not_read_is_refused(tmp_path: Path, chosen: str, refused: str) -> None:
+    command = ["export", str(tmp_path / "none.pt"), "--out", str(tmp_path / "out"), "--kind", *chosen.split()]
+    result = CliRunner().invoke(underpaint, command)
+    assert result.exit_code == 2
+    assert refused in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_options_of_every_kind_are_known() -> None:
+    assert set(TAKES) == {*KINDS, "sampler"}
+    assert {name for names in TAKES.values() for name in names} <= signature(export).parameters.keys()
 
 
 def test_check_runs_the_graphs_on_every_provider(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

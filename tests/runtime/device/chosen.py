@@ -88,8 +88,11 @@ def on_device(how: TreeForm, image: int) -> Made:
     target, drafter = TableForward(TABLES, False), TableForward(NEAR, True)
     cycle = DeviceCycle(target, drafter, how, GRID, 1, 1, torch.device("cpu"))
     cycle.begin(target.embed(torch.tensor([[image % V]])), torch.tensor([SEED]), torch.tensor([image]))
+    assert cycle.chooser is not None
     while not bool((cycle.state.verdicts.status > 0).all()):
+        cycle.chooser.choose()
         cycle.run()
+        cycle.chooser.learn()
     assert cycle.state.verdicts.status.tolist() == [1]
     progress = cycle.state.progress
     history = progress.history[0, : int(progress.cycles[0])]
