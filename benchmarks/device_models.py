@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
@@ -22,10 +22,6 @@ from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
 from underpaint.zoo.load import FOLDER, locate, read_codebook, takes_grammar
 from underpaint.zoo.textured_prompts import sample_textured
-
-NEAREST = 100
-"""Number of nearest codes that a codebook rule may pool."""
-
 
 TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_side=8, prefix=1, cond_ids=9)
 """A tiny target for Triton's interpreter."""
@@ -90,7 +86,7 @@ def shipped_prompts(count: int) -> list[Condition]:
 def shipped_tables() -> ModelTables:
     """Return the shipped codebook and its nearest codes, for rules that pool over them."""
     codebook = read_codebook()
-    return ModelTables(nearest_codes(codebook, NEAREST), codebook)
+    return ModelTables(nearest_codes(codebook, table_columns(len(codebook))), codebook)
 
 
 def weight_bytes(module: Any) -> int:

@@ -4,7 +4,7 @@
 LlamaGen-XL and 7B, and of the shipped models in float32, and prints JSON; the exit code is 1 if a kernel exceeds the
 budget. Of kernels that differ only in sizes, the largest are compiled, which need most registers. Those that need many
 on the first GPU, and each kernel's heaviest, are also compiled for the others. `--every-size` compiles all for all
-(half an hour). Slots are not counted.
+(an hour). Slots are not counted.
 
 `tools/compiled_kernels.json` records what the compiler gave, by a hash of its input: the kernel's source with every
 function that it calls, types, constants and options. Only kernels that the record lacks are compiled, and a sample of

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from benchmarks import device, device_checks
-from benchmarks.device_models import TINY
+from benchmarks.device_models import TINY, shipped_method, shipped_tables
 from benchmarks.device_times import RandomWeights
+from underpaint.algos.rows import SamplingParams
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--device", "cpu", "--batches", "1", "--methods", "ar", "--shipped", "speculative,jacobi-lookup"]
@@ -59,6 +60,13 @@ def test_a_timed_cycle_begins_in_a_picture_whose_first_half_was_drawn() -> None:
     assert len(set(progress.decided[0, :half].tolist())) > 1
     (image,) = runner.finish(1)
     assert image.error is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_method_of_the_shipped_models_is_drawn_by_default(temperature: float) -> None:
+    tables = shipped_tables()
+    for name in device.SHIPPED.split(","):
+        assert shipped_method(name, temperature, SamplingParams(), tables) is not None
 
 
 def test_a_cycle_without_parts_is_timed_as_a_whole() -> None:

@@ -436,8 +436,9 @@ def test_a_kind_of_request_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> N
         events_of(*(engine.submit(one) for one in (LONG, SHORT, LONG, LAST, COLD)))
         assert plans == ["ar", "speculative", "ar"]
         monkeypatch.setattr(device_slots, "_MOST_KINDS", 1)
-        engine.slots.check(engine.models.prepare(request(method="eagle2")))
-        assert len(engine.slots._plans) == 3
+        slots: Any = engine.slots
+        slots.check(engine.models.prepare(request(method="eagle2")))
+        assert len(slots._plans) == 3
 
 
 @pytest.mark.parametrize("chooses", [False, True])

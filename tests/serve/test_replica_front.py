@@ -85,7 +85,7 @@ class Replicas:
 
     def _fail(self) -> None:
         if self.fails:
-            raise RayTaskError("of a test", "", KeyError(3), proctitle="a test", ip="127.0.0.1")
+            raise RayTaskError("of a test", "", KeyError(3), proctitle="a test", ip="127.0.0.1")  # type: ignore[no-untyped-call]
 
 
 @dataclass
