@@ -82,10 +82,16 @@ def write_graphs(
 
 
 def export_decoder(
-    name: str, decoder: Decoder, conditioner: Conditioner | None, form: GraphFormat, folder: Path, origin: Origin
+    name: str,
+    decoder: Decoder,
+    conditioner: Conditioner | None,
+    form: GraphFormat,
+    folder: Path,
+    origin: Origin,
+    scratch: int = SCRATCH,
 ) -> Manifest:
     """Write one target or drafter into `folder`, with its weights in `<name>.safetensors`; see `export_decoders`."""
-    (manifest,) = export_decoders({name: decoder}, conditioner, form, folder / f"{name}{SUFFIX}", origin)
+    (manifest,) = export_decoders({name: decoder}, conditioner, form, folder / f"{name}{SUFFIX}", origin, scratch)
     return manifest
 
 
@@ -95,13 +101,14 @@ def export_decoders(
     form: GraphFormat,
     file: Path,
     origin: Origin,
+    scratch: int = SCRATCH,
     drafting: Collection[str] = (),
 ) -> tuple[Manifest, ...]:
     """Write targets or drafters by name, with their shared weights in `file`, in a folder of `export.store.staged`.
 
-    The decoders become float32; several decoders may differ only in their grids. drafting: names of targets that only
-    draft for larger grids; they multiply the same weights in 8 bits, which requires `scaled`. Raises ParityError if a
-    graph differs from its decoder.
+    The decoders become float32; several decoders may differ only in their grids. scratch: a drafter's cache slots for
+    the nodes of one cycle. drafting: names of targets that only draft for larger grids; they multiply the same weights
+    in 8 bits, which requires `scaled`. Raises ParityError if a graph differs from its decoder.
     """
     if drafting and not form.scaled:
         raise ValueError(
@@ -116,7 +123,7 @@ def export_decoders(
         drafts = path.stem in drafting
         differences = _differences(path, decoder.float(), whole, form, drafts)
         kind = "drafter" if decoder.config.drafter else DRAFT_TARGET if drafts else "target"
-        draft = draft_manifest(path.stem, kind, origin, asdict(exported_config(decoder, form.precision)))
+        draft = draft_manifest(path.stem, kind, origin, asdict(exported_config(decoder, form.precision, scratch)))
         manifests.append(finish(draft, path, differences, shared=file, matrices=matrices))
     return tuple(manifests)
 
@@ -159,11 +166,11 @@ def export_conditioner(conditioner: Conditioner, precision: Precision, folder: P
     return finish(draft_manifest("condition", "condition", origin, {"prefix": prefix, "width": width}), path, parity)
 
 
-def exported_config(decoder: Decoder, precision: Precision) -> DecoderConfig:
-    """The config in an exported decoder's manifest."""
+def exported_config(decoder: Decoder, precision: Precision, scratch: int = SCRATCH) -> DecoderConfig:
+    """The config in an exported decoder's manifest; scratch: a drafter's cache slots for the nodes of one cycle."""
     config = decoder.config
     read = config.prefix - 1 if config.reads_condition else 0
-    capacity = read + config.cells + SCRATCH if config.drafter else config.slots
+    capacity = read + config.cells + scratch if config.drafter else config.slots
     return replace(config, precision=precision, capacity=capacity)
 
 

@@ -34,5 +34,5 @@ def test_the_page_says_which_methods_gain_in_batches() -> None:
     slower = [
         method for method in ("eagle1", "eagle2", "adt", "opt-tree", "sequoia", "traversal") if speedup(method, 4) < 1
     ]
-    assert slower == ["eagle2", "adt", "opt-tree", "sequoia"]
-    assert max(speedup(method, 16) for method in (*slower, "eagle1", "traversal", "sjd-pac")) < 1.0
+    assert slower == ["eagle2", "adt", "opt-tree", "sequoia", "traversal"]
+    assert max(speedup(method, 16) for method in (*slower, "eagle1", "sjd-pac")) < 1.0

@@ -27,6 +27,7 @@ with suppress(ImportError):  # before PyTorch's exporter imports Triton to compi
 ORIGIN = Origin("random weights", "a test", "none")
 CONFIG = DecoderConfig(dim=32, layers=2, heads=2, hidden=96, vocab_size=17, grid_side=4, prefix=3, condition="external")
 WORDS = 9
+SCRATCH = 12
 
 
 CAPTION = np.array([4, 0, 7])
@@ -80,8 +81,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         initialise(part, 0.25)
     share_ends(drafter, target.decoder)
     export_captioned_target("target", target.eval(), folder, ORIGIN)
-    export_trained_drafter("drafter", drafter.eval(), folder, ORIGIN)
-    export_trained_drafter("drafter_int8", drafter, folder, ORIGIN, eight_bits=True)
+    export_trained_drafter("drafter", drafter.eval(), folder, ORIGIN, SCRATCH)
+    export_trained_drafter("drafter_int8", drafter, folder, ORIGIN, SCRATCH, eight_bits=True)
     return Models(folder, target, drafter)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.program import run_program
 from tests.published.checkpoints import save_llamagen
-from tests.published.test_device import TINY
+from tests.published.test_export import TINY
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.trained_drafter import open_exported
