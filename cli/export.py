@@ -1,6 +1,5 @@
 """`underpaint export` and `underpaint check`: export checkpoints, and compare the graphs with PyTorch."""
 
-from collections.abc import Mapping
 from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -61,19 +60,7 @@ _MASKS: Final = 3
 """Number of masks over all pairs of cells that a comparison with torch holds in memory at once."""
 LEAST_SIDE = 4
 """The fewest cells along a side, because a comparison with torch drafts a tree of 11 nodes."""
-TAKES: Final[Mapping[str, tuple[str, ...]]] = {
-    "llamagen-c2i": ("heads", "grid"),
-    "llamagen-t2i": ("heads", "grid"),
-    "tar-dtok": ("heads", "grid", "prefix"),
-    "tar-lm": ("grid", "prefix", "first_code", "uncond_keep"),
-    "chameleon": ("grid", "prefix", "layout", "uncond_keep", "neighbours"),
-    "eagle-drafter": ("target", "target_kind", "heads", "eight_bits"),
-    "vq": ("neighbours",),
-    "chameleon-vq": ("neighbours",),
-    "sampler": (),
-}
-"""The options of each kind beside --precision; a drafter also takes those of its target's kind."""
-_KINDS = f"{', '.join(list(TAKES)[:-1])} or sampler"
+_KINDS = "llamagen-c2i, llamagen-t2i, tar-dtok, tar-lm, chameleon, eagle-drafter, vq, chameleon-vq or sampler"
 
 
 def export(
@@ -197,12 +184,16 @@ def _refuse_options_of_kind(context: typer.Context) -> None:
 
 def _refuse_options_of_others(context: typer.Context, kind: str, target_kind: str | None) -> None:
     """Raise ValueError if an option was given that `kind`, or a drafter's target of `target_kind`, does not take."""
-    read = [kind, target_kind or ""] if kind == "eagle-drafter" else [kind]
-    if not set(read) <= set(TAKES):
+    from underpaint.export.samplers import KIND as SAMPLER
+    from underpaint.models.published.families import FAMILIES
+
+    by_kind = {spec.name: spec.options for spec in FAMILIES} | {SAMPLER: ()}
+    if kind not in by_kind:
         return  # loading says which kinds there are
-    takes = dict.fromkeys(["precision", *(name for each in read for name in TAKES[each])])
-    others = {name for names in TAKES.values() for name in names} - takes.keys()
-    options = ", ".join(f"--{name.replace('_', '-')}" for name in takes)
+    own = by_kind[kind]
+    takes = ("precision", *own, *(by_kind.get(target_kind or "", ()) if "target_kind" in own else ()))
+    others = {name for names in by_kind.values() for name in names} - set(takes)
+    options = ", ".join(f"--{name.replace('_', '-')}" for name in dict.fromkeys(takes))
     refuse_given(context, others, f"does not go with --kind {kind}, which takes {options}; leave it out")
 
 

@@ -30,7 +30,9 @@ class FamilySpec:
     name: the value of `underpaint export --kind`. family: its members share a tokenizer or a drafter. source: arXiv id.
     condition: the kind of condition: a "class", a "caption", "features" of an encoder, or a "prompt" of ids; None for
     models that draw no images. tokenizer: the kind of the image tokenizer that its codes belong to.
-    read_target, read_drafter, read_tokenizer: the reader; only the one for this kind of model is set.
+    options: names of the `underpaint export` parameters that the reader uses, beside the precision; a drafter's reader
+    also uses those of its target's kind. read_target, read_drafter, read_tokenizer: the reader; only the one for this
+    kind of model is set.
     """
 
     name: str
@@ -38,21 +40,35 @@ class FamilySpec:
     source: str
     condition: Literal["class", "caption", "features", "prompt"] | None = None
     tokenizer: str | None = None
+    options: tuple[str, ...] = ()
     read_target: ReadTarget | None = None
     read_drafter: ReadDrafter | None = None
     read_tokenizer: ReadTokenizer | None = None
 
 
+_SIDES = ("heads", "grid")
 FAMILIES: Registry[FamilySpec] = Registry("kind")
 for _spec in (
-    FamilySpec("llamagen-c2i", "llamagen", "2406.06525", "class", "vq", read_target=llamagen_c2i),
-    FamilySpec("llamagen-t2i", "llamagen", "2406.06525", "caption", "vq", read_target=llamagen_t2i),
-    FamilySpec("tar-dtok", "tar", "2506.18898", "features", "vq", read_target=tar_dtok),
-    FamilySpec("tar-lm", "tar", "2506.18898", "prompt", None, read_target=tar_lm),
-    FamilySpec("chameleon", "chameleon", "2405.09818", "prompt", "chameleon-vq", read_target=chameleon),
-    FamilySpec("eagle-drafter", "eagle", "2410.03355", read_drafter=eagle),
-    FamilySpec("vq", "llamagen", "2406.06525", read_tokenizer=llamagen_vq),
-    FamilySpec("chameleon-vq", "chameleon", "2203.13131", read_tokenizer=chameleon_vq),
+    FamilySpec("llamagen-c2i", "llamagen", "2406.06525", "class", "vq", _SIDES, read_target=llamagen_c2i),
+    FamilySpec("llamagen-t2i", "llamagen", "2406.06525", "caption", "vq", _SIDES, read_target=llamagen_t2i),
+    FamilySpec("tar-dtok", "tar", "2506.18898", "features", "vq", (*_SIDES, "prefix"), read_target=tar_dtok),
+    FamilySpec(
+        *("tar-lm", "tar", "2506.18898", "prompt", None),
+        options=("grid", "prefix", "first_code", "uncond_keep"),
+        read_target=tar_lm,
+    ),
+    FamilySpec(
+        *("chameleon", "chameleon", "2405.09818", "prompt", "chameleon-vq"),
+        options=("grid", "prefix", "layout", "uncond_keep", "neighbours"),
+        read_target=chameleon,
+    ),
+    FamilySpec(
+        *("eagle-drafter", "eagle", "2410.03355"),
+        options=("target", "target_kind", "heads", "eight_bits"),
+        read_drafter=eagle,
+    ),
+    FamilySpec("vq", "llamagen", "2406.06525", options=("neighbours",), read_tokenizer=llamagen_vq),
+    FamilySpec("chameleon-vq", "chameleon", "2203.13131", options=("neighbours",), read_tokenizer=chameleon_vq),
 ):
     FAMILIES.register(_spec)
 
