@@ -23,6 +23,7 @@ from benchmarks.validation import FILE as CLOSED_FORMS
 from benchmarks.validation import PREDICTIONS, validation_figures
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
+from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.protocol.tables import interval, run_at, runs_of, summary
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -232,7 +233,7 @@ def render_readme(text: str) -> str:
     begin, rest = text.split(README_BEGIN)
     lines = textwrap.wrap(run["command"], _COMMAND_LETTERS, break_long_words=False, break_on_hyphens=False)
     rows, command = _best_rows(record, run, README_ROWS), " \\\n        ".join(lines)
-    exact = next(one for one in summary(record, run) if one["lossless"] and one["method"] != "ar")
+    exact = next(one for one in summary(record, run) if one["lossless"] and one["method"] != BASELINE)
     table = render("readme", run=run, rows=rows, exact=exact, file=PROTOCOL_FILE, command=command)
     return f"{begin}{README_BEGIN}\n\n{table}\n{README_END}{rest.split(README_END)[1]}"
 
