@@ -15,7 +15,6 @@ from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention, most_programs
 from underpaint.runtime.device.kernels.commit import Handed, commit_cache
 from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
-from underpaint.runtime.device.kernels.sees import write_causal
 from underpaint.runtime.engines.device_memory import aligned, cache_places
 
 
@@ -250,10 +249,9 @@ class Cache:
 
         prefixes [B] int64: condition positions, the same number for every image.
         """
-        places = prefixes.new_empty(count)
-        sees = torch.empty(self.unseen.shape[0], count, self.committed.shape[4], dtype=torch.bool, device=places.device)
-        write_causal(prefixes, self.unseen, places, sees)
-        return Fill(self, places, sees)
+        places = prefixes[:1] + torch.arange(count, device=prefixes.device)
+        slots = torch.arange(self.committed.shape[4], device=prefixes.device)
+        return Fill(self, places, (slots >= self.unseen[:, None, None]) & (slots <= places[:, None]))
 
     def commit(
         self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool, handed: Handed | None = None
