@@ -18,12 +18,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from math import prod
 from operator import ge
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 if __name__ == "__main__":
     os.environ.setdefault("UNDERPAINT_TRITON", "compile")  # before the device runtime is imported
@@ -32,6 +31,7 @@ import torch
 from torch import Tensor
 
 from tools import sass
+from tools.compiled_programs import all_launches, slot_launches
 from tools.kernel_record import KernelRecord, digest
 from underpaint.runtime.device.launch import INTERPRETED, TRITON, Launch
 from underpaint.sim.latency.machines import Machine
@@ -66,12 +66,8 @@ On sm_90, Triton 3.6 needs 250 registers for `ready_kernel` and 229 for `attenti
 EVERY_SIZE: Final = "--every-size"
 RECORD: Final = "--record"
 RECORD_FILE: Final = Path(__file__).with_name("compiled_kernels.json")
-ISSUED: Final = ("ar", "eagle2", "adt", "opt-tree", "chain", "delayed", "traversal", "gsd")
-"""Methods whose slots on sm_90 are recorded."""
 MANY_REGISTERS: Final = 112
 """Half of the strictest budget: a kernel with no more on sm_90 needs at most 162 on sm_80 and sm_120."""
-LAYERS: Final = 2
-"""Layers of every counted model: each further layer launches the same kernels."""
 _TYPES: Final = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -86,16 +82,6 @@ _TYPES: Final = {
 SIZES: Final = re.compile(r".*BLOCK|(NEXT_)?ROWS|V|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|TOTAL|WORDS|LANES|D")
 """Names of constants that say how much a kernel does, not what it does."""
 
-LINED: Final = ("ar", "eagle2")
-"""Methods that are also compiled with an end-of-line token, and in float32 with heads of 128 numbers."""
-ENGINED: Final = ("eagle2", "zipar")
-"""Methods that are also compiled with the passes of an engine."""
-ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
-"""Orders of MuLo-SD's repair. The serial one takes the likeliest token, so that both ways of drawing are compiled."""
-
-
-SHIPPED_BATCH: Final = 4
-"""Images of a batch of the shipped models, as in the first command of `docs/explanation/device.md`."""
 MACHINES: Final = {"h200": 90, "h100": 90, "a100": 80}
 """Machines whose clock and multiprocessors the simulator knows, and the capability to compile for."""
 
@@ -306,70 +292,6 @@ def _usage(launch: Launch, capability: int) -> list[int]:
     return [int(match[1]), int(match[2]), int(kernel.metadata.shared)]
 
 
-def counted() -> list[Launch]:
-    """Return the launches of every method's program, at the sizes of LlamaGen-XL, of 7B and of the shipped models."""
-    from tools.device_programs import count_cycle, count_islands
-    from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
-
-    launches: list[Launch] = []
-    xl, seven_b = (replace(config, layers=LAYERS) for config in (XL, SEVEN_B))
-    for config in (xl, seven_b):
-        for name in METHODS:
-            launches += count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
-        for temperature, names in ((1.0, CHOICES), (0.0, ("window",))):
-            for name in names:
-                launches += count_cycle(config, roofline_of(temperature), 1, choice=CHOICES[name]).launches
-        for order in ORDERS:
-            islands = islands_of(config.vocab_size, order, greedy=order == "serial")
-            for program in count_islands(config, islands, batch=1).values():
-                launches += program.launches
-    for name in LINED:
-        method = method_of(name, seven_b.vocab_size)
-        launches += count_cycle(seven_b, method, batch=1, line_token=0).launches
-        launches += count_cycle(seven_b, method, batch=1, dtype=torch.float32).launches
-    for config in (xl, seven_b):
-        for name in ENGINED:
-            launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
-    return launches + shipped()
-
-
-def shipped() -> list[Launch]:
-    """Return the launches of every method's program at the sizes of the shipped models, which are in float32.
-
-    A batch's images begin in a batch of one.
-    """
-    from tools.device_programs import count_cycle
-    from tools.device_sizes import METHODS, method_of
-    from underpaint.artifacts.model_index import read_index
-    from underpaint.runtime.engines.config_only import load_config_only
-    from underpaint.zoo.load import FOLDER, locate
-
-    sampler = read_index(FOLDER).sampling()
-    config = replace(load_config_only("target128", locate("target128", "target")).config, layers=LAYERS)
-    rows, dtype = 1 if sampler.guidance == 1 else 2, torch.float32
-    return [
-        launch
-        for batch in (1, SHIPPED_BATCH)
-        for name in METHODS
-        for launch in count_cycle(
-            config, method_of(name, config.vocab_size, sampler.top_k, sampler.guidance), batch, rows, dtype
-        ).launches
-    ]
-
-
-def issued() -> list[Launch]:
-    """Return the launches whose slots are recorded."""
-    from tools.device_programs import count_cycle
-    from tools.device_sizes import SEVEN_B, XL, method_of
-
-    return [
-        launch
-        for config in (XL, SEVEN_B)
-        for name in ISSUED
-        for launch in count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
-    ]
-
-
 def main(arguments: Sequence[str]) -> int:
     """Compile for the named capabilities (all if none is named); return 1 if a kernel exceeds the budget, else 0."""
     every_size, recording = EVERY_SIZE in arguments, RECORD in arguments
@@ -378,7 +300,7 @@ def main(arguments: Sequence[str]) -> int:
     if recording and len(arguments) > 1:
         raise SystemExit(f"{RECORD} records all capabilities at the largest sizes; pass it alone")
     capabilities = [int(argument) for argument in arguments if argument.isdecimal()] or list(CAPABILITIES)
-    chosen = distinct(counted()) if every_size else largest(counted())
+    chosen = distinct(all_launches()) if every_size else largest(all_launches())
     compiled_kernels = [compile_for(launch, capabilities[0], count_slots=False) for launch in chosen]
     if not every_size:
         chosen = heaviest(chosen, compiled_kernels)
@@ -386,7 +308,7 @@ def main(arguments: Sequence[str]) -> int:
         compile_for(launch, other, count_slots=False) for other in capabilities[1:] for launch in chosen
     ]
     if recording:
-        for launch in issued():
+        for launch in slot_launches():
             compile_for(launch, MACHINES["h200"])
         kernel_record().write()
     elif not every_size and (missing := kernel_record().missing()):

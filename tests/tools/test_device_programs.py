@@ -77,11 +77,11 @@ def test_what_waits_is_refused() -> None:
 COMPILED = f"""
 import sys
 from benchmarks import device_program
-from tools import compile_ahead
+from tools import compile_ahead, compiled_programs
 from tools.kernel_record import SAMPLE
 device_program.main(["--machines", "h200,h100", "--methods", "{",".join(MOST_ISSUED)}"])
 assert len(compile_ahead.kernel_record().sample) in (0, SAMPLE)
-assert compile_ahead.ISSUED == ({", ".join(map(repr, MOST_ISSUED))})
+assert compiled_programs.SLOT_METHODS == ({", ".join(map(repr, MOST_ISSUED))})
 sys.exit(compile_ahead.main([]))
 """
 """Run in a process of its own, which compiles its kernels: this one interprets them."""
@@ -198,9 +198,10 @@ def test_the_shipped_models_programs_are_compiled_for_one_image_and_for_a_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")
-    from tools.compile_ahead import shipped, signature
+    from tools.compile_ahead import signature
+    from tools.compiled_programs import shipped_launches
 
-    attends = [one for one in shipped() if one.name == "attention_kernel"]
+    attends = [one for one in shipped_launches() if one.name == "attention_kernel"]
     kinds = {(signature(one)[0]["query"], signature(one)[0]["batch"], one.constants["D"]) for one in attends}
     assert kinds == {("*fp32", "constexpr", 60), ("*fp32", "i32", 60)}
 
@@ -212,7 +213,8 @@ def test_further_layers_launch_the_same_kernels(
     name: str, engine: bool, config: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")  # importing asks for a compiler where nothing is asked for
-    from tools.compile_ahead import LAYERS, distinct, signature
+    from tools.compile_ahead import distinct, signature
+    from tools.compiled_programs import LAYERS
 
     whole, few = (
         distinct(count_cycle(one, method_of(name, one.vocab_size), batch=1, engine=engine).launches)
