@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
@@ -86,7 +85,7 @@ def shipped_prompts(count: int) -> list[Condition]:
 def shipped_tables() -> ModelTables:
     """Return the shipped codebook and its nearest codes, for rules that pool over them."""
     codebook = read_codebook()
-    return ModelTables(nearest_codes(codebook, table_columns(len(codebook))), codebook)
+    return ModelTables.of(codebook, len(codebook))
 
 
 def weight_bytes(module: Any) -> int:

@@ -179,8 +179,8 @@ def certify(
             raise ValueError("--format is for --gallery and --live; a certificate is text, or JSON with --json")
         if replay is not None:
             refuse_given(context, _OF_CERTIFICATES, "is for a certificate; leave it out with --replay")
-        if replay is not None and verifier is None:
-            refuse_given(context, ("interface", "seeds"), "is for another verifier than the file's; name it too")
+            if verifier is None:
+                refuse_given(context, ("interface", "seeds"), "is for another verifier than the file's; name it too")
         place = out or DEFAULT_OUT
         if replay is None:
             check_place(place)

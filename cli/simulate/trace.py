@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
@@ -145,7 +146,6 @@ def trace(
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
     from underpaint.cli.simulate.trace_methods import MethodRecorders
-    from underpaint.runtime.costs.machine_curve import with_costs
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve, usual_preset
@@ -217,7 +217,7 @@ def trace(
             )
         read_trace_sizes(pipeline, depths, keep, len(conditions))
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
-        tables = with_costs(pipeline, pipeline.tables, [one for _, one in configs], sampling)
+        tables = tables_with_costs(pipeline, [one for _, one in configs], sampling)
         recorders = MethodRecorders(pipeline, tables, sampling, configs, len(names), keep, seed, conditions[0])
     used = config.target_sampling(sampling)
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
