@@ -35,7 +35,7 @@ def written_beside(path: Path) -> Iterator[BinaryIO]:
             with named(path):
                 yield file
         finally:
-            if still_names(beside, file.fileno()):
+            if same_file(beside, file.fileno()):
                 beside.unlink()
 
 
@@ -67,11 +67,11 @@ def _new_and_locked(beside: Path) -> BinaryIO:
         except FileExistsError:
             with suppress(FileNotFoundError), beside.open("rb") as old_file:
                 _lock(old_file)  # waits for its writer, if that is still running
-                if still_names(beside, old_file.fileno()):
+                if same_file(beside, old_file.fileno()):
                     beside.unlink()
             continue
         _lock(file)
-        if still_names(beside, file.fileno()):
+        if same_file(beside, file.fileno()):
             return file
         file.close()
 
@@ -81,7 +81,7 @@ def _lock(file: BinaryIO) -> None:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
 
-def still_names(path: Path, descriptor: int) -> bool:
+def same_file(path: Path, descriptor: int) -> bool:
     """Whether `path` still names the open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from underpaint.artifacts.files import still_names
+from underpaint.artifacts.files import same_file
 
 FILE: Final = ".in-use"
 _NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -35,7 +35,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     while True:
         with path.open("ab") as file:
             _take(file.fileno(), folder)
-            if not still_names(path, file.fileno()):  # its holder ended and removed the file while it was being opened
+            if not same_file(path, file.fileno()):  # its holder ended and removed the file while it was being opened
                 continue
             try:
                 yield

@@ -102,7 +102,7 @@ def refuse_changed(path: Path, saved: Mapping[str, Any], inputs: RecipeInputs) -
         ValueError: They differ from those of its last steps; the message names every difference.
     """
     runs: list[dict[str, Any]] = saved.get("runs", [])
-    differing = _changes(runs[-1]["how"], _recorded(inputs.how, runs[-1]["how"])) if runs else []
+    differing = _changes(runs[-1]["how"], _common_settings(inputs.how, runs[-1]["how"])) if runs else []
     if differing:
         raise ValueError(
             f"{path} is finished, and was trained with {'; '.join(differing)}. Give the same, more steps or time to "
@@ -110,8 +110,8 @@ def refuse_changed(path: Path, saved: Mapping[str, Any], inputs: RecipeInputs) -
         )
 
 
-def _recorded(now: Any, before: Any) -> Any:
+def _common_settings(now: Any, before: Any) -> Any:
     """Return `now` without the settings that `before` lacks."""
     if not isinstance(now, Mapping) or not isinstance(before, Mapping):
         return now
-    return {name: _recorded(now[name], before[name]) for name in now if name in before}
+    return {name: _common_settings(now[name], before[name]) for name in now if name in before}

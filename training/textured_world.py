@@ -50,7 +50,7 @@ SHARES: Final[Mapping[str, int]] = {
     "superres": 1,
 }
 """The stages in order, with their percentage of the hours; encoding scenes after the tokenizer takes extra time."""
-LEARNT_BY: Final[Mapping[str, Sequence[str]]] = {
+DEPENDENTS: Final[Mapping[str, Sequence[str]]] = {
     "tokenizer": tuple(SHARES)[1:],
     "target_shallow": ("target",),
     "target": ("guided",),
@@ -272,6 +272,6 @@ def textured_stages(
         world.super_resolution,
     ]
     return [
-        Stage(name, share, recipe, LEARNT_BY.get(name, ()))
+        Stage(name, share, recipe, DEPENDENTS.get(name, ()))
         for (name, share), recipe in zip(SHARES.items(), recipes, strict=True)
     ]

@@ -29,13 +29,13 @@ class Stage:
         share: Share of the hours, relative to the other stages' shares.
         train: The recipe; gets its folder and its total minutes, including those of earlier runs, after which it must
             stop by itself.
-        learnt_by: Names of the stages that learn from it; once one of them has begun, a trained stage is closed.
+        dependents: Names of the stages that learn from it; once one of them has begun, a trained stage is closed.
     """
 
     name: str
     share: float
     train: Callable[[Path, float], TrainingResult]
-    learnt_by: Collection[str] = ()
+    dependents: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if not self.share > 0:
@@ -92,7 +92,7 @@ def train_world(
             write_beside(out / ABOUT, (json.dumps(about, indent=1, sort_keys=True) + "\n").encode())
         whole = sum(stage.share for stage in stages)
         for stage in stages:
-            begun = [name for name in (stage.name, *stage.learnt_by) if (out / name / CHECKPOINT).exists()]
+            begun = [name for name in (stage.name, *stage.dependents) if (out / name / CHECKPOINT).exists()]
             closed = stage.name in begun and len(begun) > 1
             if closed or stage.name not in (only or names):
                 reports.append(StageReport(stage.name, "closed" if closed else "left out", None))

@@ -42,7 +42,7 @@ InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of t
 TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
 Tokens = Annotated[Path, typer.Option(parser=output_folder, help="Folder of the encoded scenes.")]
 TOKENIZER: Final = Path("runs/tokenizer/checkpoint.pt")
-REFUSED: Final = (ValueError, OSError, FloatingPointError)
+TRAINING_ERRORS: Final = (ValueError, OSError, FloatingPointError)
 """Errors of a training whose message is for users: bad input, and a loss that is no longer finite."""
 
 
@@ -116,7 +116,7 @@ class Run:
         from underpaint.training.precision import describe_products
         from underpaint.training.verbosity import verbose
 
-        with bad_input(*REFUSED), verbose(not is_quiet()):
+        with bad_input(*TRAINING_ERRORS), verbose(not is_quiet()):
             prepare(self.device, self.threads)
             folder = self.out or Path(default)
             check_folder_writable(folder)

@@ -15,7 +15,7 @@ from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import read_numbers
 from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
-from underpaint.cli.train.options import REFUSED, Device, Seed, Threads, prepare
+from underpaint.cli.train.options import TRAINING_ERRORS, Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
@@ -52,7 +52,7 @@ def world(
     from underpaint.training.verbosity import verbose
     from underpaint.training.world import check_world, train_world
 
-    with bad_input(*REFUSED), verbose(not is_quiet()):
+    with bad_input(*TRAINING_ERRORS), verbose(not is_quiet()):
         settings = WorldSettings(sides=read_numbers("--sides", sides, whole_number))
         prepare(device, threads)
         check_folder_writable(out)

@@ -13,7 +13,7 @@ from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.launch import INTERPRETED, MODE, TRITON, kernel, launch, tl
 
 LEAST_CAPABILITY: Final = (8, 0)
-SMALLER: Final = "lower the batch, or the policy's tree"
+REDUCE_BATCH: Final = "lower the batch, or the policy's tree"
 """What lets a batch fit into the memory."""
 
 
@@ -81,7 +81,7 @@ def check_memory(
     what: str = "beside the weights",
     batch: int = 1,
     smaller: Callable[[int], int] | None = None,
-    remedy: str = SMALLER,
+    remedy: str = REDUCE_BATCH,
 ) -> None:
     """Raise DeviceError if the device has less than `needed` bytes free; the error says how much is needed.
 

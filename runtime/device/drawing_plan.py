@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.devices import SMALLER, check_memory, device_name
+from underpaint.runtime.device.devices import REDUCE_BATCH, check_memory, device_name
 from underpaint.runtime.device.drawing import DeviceDrawer
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
@@ -78,7 +78,7 @@ def plan_drawing(
     forward: str = TORCH,
     *,
     loaded: bool = False,
-    remedy: str = SMALLER,
+    remedy: str = REDUCE_BATCH,
 ) -> DevicePlan:
     """Check that every method can draw in batches, and that the memory suffices.
 

@@ -66,7 +66,7 @@ class FolderModels(NamedTuple):
 
     @property
     def draft_dtype(self) -> torch.dtype | None:
-        """Data type of the drafter's; None if there is no drafter."""
+        """Data type of the drafter's keys and values; None if there is no drafter."""
         return None if self.drafter is None else TYPES[self.drafter.config.precision]
 
     @property

@@ -11,7 +11,7 @@ from underpaint.algos.accept import RULES
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.methods.settings import settings_line
 
-COMPARED: Final = ("compare", "sweep", "evaluate")
+COMPARISON_KINDS: Final = ("compare", "sweep", "evaluate")
 """Kinds of results that have a row per method."""
 QUALITY: Final = ("attribute_log_probability_over_ar", "log_likelihood_over_ar")
 """Quality differences to plain autoregression: measured by the judge, or without a judge by the target."""
@@ -21,7 +21,7 @@ def runs_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The comparisons, sweeps and evaluations of a record, which may itself be a single one; no other kinds."""
     runs = [one["results"] for one in record["runs"]] if record["kind"] == "merged" else [record]
     runs = [run for one in runs for run in (runs_of(one) if one["kind"] == "merged" else [one])]
-    return [run for run in runs if run["kind"] in COMPARED]
+    return [run for run in runs if run["kind"] in COMPARISON_KINDS]
 
 
 def run_at(

@@ -172,7 +172,7 @@ class Tuning:
         before = read_preset_file(path)
         before.check(model, str(self.pipeline.folder))
         differs = [name for name in tuning if before.tuning.get(name) != tuning[name]]
-        then, now = _measured_with(before), _measured_with(preset)
+        then, now = _timing_conditions(before), _timing_conditions(preset)
         differs += sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
         if differs:
             raise ValueError(
@@ -185,7 +185,7 @@ class Tuning:
         return replace(preset, methods=before.methods)
 
 
-def _measured_with(preset: PresetFile) -> dict[str, Any]:
+def _timing_conditions(preset: PresetFile) -> dict[str, Any]:
     """What the speed of settings depends on besides the models' hashes, as JSON: engine, threads, machine and so on."""
     machine = {name: preset.machine.get(name) for name in ("processor", "cores")}
     plain: dict[str, Any] = json.loads(json.dumps({**preset.model, **machine, "sha256": None}))

@@ -26,13 +26,13 @@ class Recorder:
         self.calls: list[tuple[str, float]] = []
         self.stop_at: str | None = None
 
-    def stage(self, name: str, share: float, *learnt_by: str) -> Stage:
+    def stage(self, name: str, share: float, *dependents: str) -> Stage:
         def run(folder: Path, minutes: float) -> TrainingResult:
             self.calls.append((name, minutes))
             save_atomically({"config": {"kind": name}, "model": {}}, folder / CHECKPOINT)
             return TrainingResult(1, name != self.stop_at, {})
 
-        return Stage(name, share, run, learnt_by)
+        return Stage(name, share, run, dependents)
 
 
 def test_stages_run_in_order_with_their_share_of_the_hours(tmp_path: Path) -> None:
