@@ -78,7 +78,8 @@ class InCycleCosts:
 
     target_ms: target passes by nodes, in cycles that draft. draft_ms: drafter passes by expanded nodes. chain_ms: one
     call that drafts a chain, by levels; tree_ms: trees drafted in one call, by family; empty if the drafter cannot do
-    this. host_ms: by family. rounds: number of measured rounds.
+    this. host_ms: by family. rounds: number of measured rounds. window_ms: target passes over Jacobi windows by nodes,
+    between which no drafter empties the caches; empty if not measured.
     """
 
     plain: PlainCosts
@@ -88,9 +89,12 @@ class InCycleCosts:
     host_ms: Mapping[HostFamily, HostCosts]
     tree_ms: Mapping[HostFamily, TreeCallCosts] = field(default_factory=dict)
     rounds: int = 0
+    window_ms: Curve = ()
 
     def __post_init__(self) -> None:
         check_curve(IN_CYCLE, "target_ms", "node", self.target_ms)
+        if self.window_ms:
+            check_curve(IN_CYCLE, "window_ms", "node", self.window_ms)
         check_curve(IN_CYCLE, "draft_ms", "node", self.draft_ms)
         if self.chain_ms:
             check_curve(IN_CYCLE, "chain_ms", "level", self.chain_ms)

@@ -11,6 +11,7 @@ seconds, so plain autoregression runs before every few loops, and their times ar
     chain_ms: [[levels, ms], ...] of chains drafted in one call; empty if the drafter cannot
     tree_ms: for trees drafted in one call, by whether siblings are "sampled" or "ranked": {call, levels}, ms of a call
         and [[expanded nodes, ms], ...] of each level in it; empty if the drafter cannot
+    window_ms: [[T, ms], ...] of target passes over Jacobi windows, in loops without a drafter
     host_ms: by how the host drafts, {cycle, level, node, pooled}: ms per cycle, per drafted level, per scored node, and
         per cycle whose rule pools codes
 """
@@ -24,6 +25,8 @@ from typing import Final
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec, Grid
+from underpaint.algos.spatial.jacobi import jacobi_cycles
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.step import Scored, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import EncodedCondition
@@ -194,7 +197,7 @@ def burst(
     samples, refused = CycleSamples(), list[CostLoop]()
     for loop in (PLAIN, *run):
         try:
-            draw(target, None if loop is PLAIN else drafter, loop, image, samples, most_cycles)
+            draw(target, None if loop.drafter_free else drafter, loop, image, samples, most_cycles)
         except EngineError:
             refused.append(loop)
         report()
@@ -216,16 +219,19 @@ def draw(
 ) -> None:
     """Draw one image and add the times of its cycles. The first pass, over the condition only, is left out."""
     timed = PassTimes(samples)
-    watched = TimedTreeTarget(target, timed, "target" if drafter is not None else "plain")
+    watched = TimedTreeTarget(target, timed, "target" if drafter is not None else loop.family)
     drafting = None
     if drafter is not None:
         fuses_trees = drafter.fuses_trees and not loop.by_level
         drafting = TimedTreeDrafter(drafter, timed, fuses_trees)
     most = min(MOST_NODES, target.engine.config.capacity)
+    decoding = cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most)
+    if loop.window:
+        decoding = jacobi_cycles(watched, loop.rule, sampling(0, image), JacobiWindow(loop.window))
     started = perf_counter()
-    for cycle in cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most):
+    for cycle in decoding:
         spent = perf_counter() - started
-        if cycle.number and not loop.by_level:
+        if cycle.number and not (loop.by_level or loop.window):
             levels = drafting.levels if drafting is not None else 0
             grown = drafting is not None and drafting.grown
             family = "cost_aware" if grown and loop.family == "cost_aware_chain" else loop.family

@@ -16,6 +16,7 @@ from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.protocols import Policy, Rule
 from underpaint.algos.registry import MOST_CELLS
+from underpaint.algos.spatial.jacobi import WindowPolicy
 
 MOST_NODES: Final = 64
 POOLED: Final = 30
@@ -25,8 +26,14 @@ UNBOUNDED: Final = float(MOST_CELLS)
 """Number of plain steps that a picture may lose: the costs of trials are measured even if none pays off."""
 
 
+WINDOWS: Final = (3, 5, 8, 12, 15, 17, 24, 31, 48, 63)
+"""Drafts in the Jacobi windows whose passes are timed."""
+
+
 class CostLoop(NamedTuple):
-    """A policy and a rule. family: how the host drafts, see `artifacts.cost_curve.HostFamily`."""
+    """A policy and a rule. family: how the host drafts, see `artifacts.cost_curve.HostFamily`; of a loop without a
+    drafter, the name of its passes.
+    """
 
     family: str
     policy: Policy
@@ -34,8 +41,16 @@ class CostLoop(NamedTuple):
     pooled: bool = False
     by_level: bool = False
     """Whether trees are grown level by level even if the drafter can draft them in one call, to time such passes."""
+    window: int = 0
+    """Drafts in the Jacobi window of a loop without a drafter; 0 in other loops."""
+
+    @property
+    def drafter_free(self) -> bool:
+        """Whether it runs without a drafter."""
+        return self.family in (PLAIN.family, WINDOW)
 
 
+WINDOW: Final = "window"
 PLAIN: Final = CostLoop("plain", LikeliestChain(), PointProposals())
 """Plain autoregression, without a drafter, so its policy is not used."""
 
@@ -69,6 +84,7 @@ def all_loops(
         CostLoop("iid", DelayedTree(2, 2, 2), pool, pooled=True),
         CostLoop("sampled", Chain(4), pool, pooled=True),
         CostLoop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
+        *(CostLoop(WINDOW, WindowPolicy(), SpeculativeSampling(), window=length) for length in WINDOWS),
         *_choosing(verify_ms, draft_ms, chains, pool),
     )
 

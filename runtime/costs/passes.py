@@ -17,7 +17,7 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.engine import Engine
 from underpaint.runtime.engines.target import EngineTarget
 
-VERIFY_SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+VERIFY_SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 16, 18, 20, 24, 32, 48, 64)
 DRAFT_SIZES: Final = (1, 2, 4, 6, 8, 10, 12, 16)
 _WARM_UP: Final = 2
 """Number of warm-up rounds, which are not kept."""

@@ -52,8 +52,8 @@ class TreeCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CycleSamples:
-    """Samples in ms: passes by "plain", "target", "draft" or "chain" and size, trees drafted in one call, and host time
-    by kind of cycle."""
+    """Samples in ms: passes by "plain", "target", "window", "draft" or "chain" and size, trees drafted in one call, and
+    host time by kind of cycle."""
 
     passes: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     tree_calls: defaultdict[TreeCall, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -136,8 +136,8 @@ def curve(cycles: CycleSamples, what: str, alone: Sequence[Sequence[float]] = ()
 
     Args:
         cycles: The samples.
-        what: The passes; see `CycleSamples`. A target pass over the root alone is plain autoregression's where loops
-            that draft lack it.
+        what: The passes; see `CycleSamples`. A pass of "target" or "window" over the root alone is plain
+            autoregression's where those loops lack it.
         alone: [[size, ms], ...] of such passes repeated alone, all sizes in turn; empty if they were not timed.
     """
     samples = {size: times for (kind, size), times in cycles.passes.items() if kind == what and len(times) >= FEWEST}
@@ -147,7 +147,7 @@ def curve(cycles: CycleSamples, what: str, alone: Sequence[Sequence[float]] = ()
         ms = smoothed(sizes, ms, counts, alone)
     rows = [list(row) for row in zip(sizes.tolist(), ms.tolist(), strict=True)]
     weights = counts.tolist()
-    if what == "target" and 1 not in samples:
+    if 1 not in samples and (what == "target" or (what == "window" and samples)):
         plain = cycles.passes["plain", 1]
         rows, weights = [[1, typical(plain)], *rows], [len(plain), *weights]
     return rising(rows, weights)
@@ -209,7 +209,8 @@ def host_costs(cycles: CycleSamples, family: str) -> dict[str, float]:
 
 def to_dict(cycles: CycleSamples, rounds: int, alone: Mapping[str, Any]) -> dict[str, Any]:
     """The samples as JSON, the `in_cycle` part of a cost curve. alone: see `passes_alone`."""
-    repeated = {"target": alone["verify_ms"], "draft": alone["draft_ms"], "chain": ()}
+    verify = alone["verify_ms"]
+    repeated = {"target": verify, "window": verify, "draft": alone["draft_ms"], "chain": ()}
     families = dict.fromkeys(kind.family for kind in cycles.host if kind.family != PLAIN.family)
     return {
         "rounds": rounds,

@@ -27,12 +27,15 @@ PICTURES: Final = "pictures"
 
 
 class DrawingKey(NamedTuple):
-    """One drawing that a run requires. model: the model's index in the plan."""
+    """One drawing that a run requires. model: the model's index in the plan. repeat: above 0, the same is drawn again,
+    for its times.
+    """
 
     method: str
     prompt: str
     seed: int
     model: int = 0
+    repeat: int = 0
 
     def __str__(self) -> str:
         return f"{self.prompt!r} by {self.method}, seed {self.seed}"
@@ -50,6 +53,7 @@ class DrawnJob:
         reading: The judge's reading; None if the picture was not judged.
         picture: The picture as PNG; None if it is decoded later.
         stored: Whether the picture is in the run's folder.
+        repeat: See `DrawingKey`.
     """
 
     drawing: Drawing
@@ -59,11 +63,12 @@ class DrawnJob:
     reading: Reading | None = None
     picture: bytes | None = None
     stored: bool = False
+    repeat: int = 0
 
     @property
     def key(self) -> DrawingKey:
         """The key of the drawing."""
-        return DrawingKey(self.drawing.method, self.drawing.prompt, self.drawing.seed, self.model)
+        return DrawingKey(self.drawing.method, self.drawing.prompt, self.drawing.seed, self.model, self.repeat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,10 @@ class _ExtraFields:
     log_likelihood: float | None = None
     reading: _ReadingRecord | None = None
     stored: bool = False
+    repeat: Annotated[int, Within(0, 1 << 20)] = 0
 
 
+_TIMES: Final = ("seconds", "target_seconds", "drafter_seconds", "resampler_seconds")
 _EXTRA_NAMES: Final = frozenset(field.name for field in fields(_ExtraFields))
 
 
@@ -150,7 +157,8 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         if seen is not None:
             scores = {slot: np.array(one, dtype=np.float64) for slot, one in seen.scores.items()}
             reading = Reading(seen.values, np.array(seen.features, dtype=np.float64), scores)
-        job = DrawnJob(drawing, extras.model, extras.processor, extras.log_likelihood, reading, stored=extras.stored)
+        about = (extras.model, extras.processor, extras.log_likelihood)
+        job = DrawnJob(drawing, *about, reading, stored=extras.stored, repeat=extras.repeat)
         return job.key, job
 
     def plain(self, record: DrawnJob) -> dict[str, Any]:
@@ -167,6 +175,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
                 "scores": {slot: scores.tolist() for slot, scores in seen.scores.items()},
             },
             "stored": record.stored or None,
+            "repeat": record.repeat or None,
         }
         return dataclasses.asdict(record.drawing) | {name: one for name, one in extras.items() if one is not None}
 
@@ -182,6 +191,16 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
     def drawing(self, key: DrawingKey) -> Drawing:
         """The drawing of a key, which must be in the log."""
         return self.records[key].drawing
+
+    def timed(self, key: DrawingKey) -> Drawing:
+        """The drawing of a key, which must be in the log, with the mean times of itself and its repeats."""
+        repeats = [self.drawing(key)]
+        while (again := key._replace(repeat=key.repeat + len(repeats))) in self:
+            repeats.append(self.drawing(again))
+        if len(repeats) == 1:
+            return repeats[0]
+        times = {name: sum(getattr(one, name) for one in repeats) / len(repeats) for name in _TIMES}
+        return dataclasses.replace(repeats[0], **times)
 
     def models(self) -> tuple[PlannedModel, ...]:
         """The models of the run.

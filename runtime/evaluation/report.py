@@ -134,7 +134,7 @@ def drawn_rows(
         ]
         keys = [DrawingKey(method.name, caption, seed, place) for seed in comparison.seeds for caption in prompts]
         if keys:
-            drawings[method.name] = [log.drawing(key) for key in keys]
+            drawings[method.name] = [log.timed(key) for key in keys]
 
     def stored(drawing: Drawing) -> Picture | None:
         return log.picture(DrawingKey(drawing.method, drawing.prompt, drawing.seed, place))

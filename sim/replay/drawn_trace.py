@@ -18,6 +18,8 @@ from underpaint.artifacts.cost_curve import IN_CYCLE, IN_GRID, CostCurveFile, In
 from underpaint.sim.latency.models import SizeMissing, read_curve
 from underpaint.sim.report.statistics import ImageTimes
 
+JACOBI: Final = "jacobi"
+"""Start of the names of loops that draft with Jacobi windows or Jacobi fronts alone."""
 ARRAYS: Final = ("cycles", "levels", "target", "drafter", "host")
 
 
@@ -139,7 +141,8 @@ def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTim
 
     Args:
         drawn: The images.
-        curve: A full curve. Images drawn in cycles use the costs of cycles, others the costs of loops over cells.
+        curve: A full curve. Loops of Jacobi windows alone use the costs of such passes, if measured; other images drawn
+            in cycles use the costs of cycles, and the rest the costs of loops over cells.
         cells: Number of cells of an image.
 
     Returns:
@@ -158,6 +161,8 @@ def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTim
     else:
         assert grid is not None
         begin_ms, target = grid.begin_ms, grid.target_ms
+    if str(drawn.recipe.get("loop", "")).startswith(JACOBI):
+        target = cycle.window_ms or target
     target_ms = [
         begin_ms if kind.form == "begin" else _size_ms(target, kind.size, "target passes")
         for kind in drawn.target_kinds
