@@ -38,7 +38,7 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
     """Return whether a rule decides like the reference on one tree of each kind that it covers."""
     import torch
 
-    from underpaint.runtime.device.kernels.tree_meta import tree_meta
+    from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
     from underpaint.runtime.device.kernels.walk import BatchTree, Shape, Verdicts
     from underpaint.runtime.device.rules import device_rule
 
@@ -63,10 +63,6 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
 
         parents, counts = to_device(tree.parents), torch.tensor([size], device=device)
         positions, depths, first, sibling, masks = (torch.zeros_like(parents) for _ in range(5))
-        cells = torch.ones_like(counts)
-        tree_meta(
-            parents, counts, cells, positions, depths, first, sibling, masks, levels=max(1, tree.depth), most=size
-        )
         batch_tree = BatchTree(
             to_device(tree.tokens),
             first,
@@ -79,6 +75,8 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
             to_device(tree.draft_rows),
             to_device(uniforms),
         )
+        layout = TreePlaces(torch.ones_like(counts), positions, depths)
+        tree_meta(batch_tree, layout, max(1, tree.depth), size)
         zeros = torch.zeros(3, 1, dtype=torch.int64, device=device)
         finite = torch.ones(1, size, dtype=torch.int32, device=device)
         out = Verdicts(torch.zeros_like(parents), zeros[0], zeros[1], zeros[2], finite)

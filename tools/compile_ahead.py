@@ -127,6 +127,8 @@ def _type_of(argument: Any) -> Any:
         return _TYPES[argument.dtype]
     if isinstance(argument, float):
         return "fp32"
+    if isinstance(argument, bool):
+        return "u1"
     if _is_one(argument):
         return "constexpr"
     return "i32" if -(2**31) <= int(argument) < 2**31 else "i64"
@@ -140,7 +142,9 @@ def _divisible(launch: Launch) -> dict[tuple[int, ...], list[list[Any]]]:
     """Return the arguments that Triton specialises for at launch: addresses, and numbers that are multiples of 16."""
 
     def divides(argument: Any) -> bool:
-        return isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0)
+        if isinstance(argument, Tensor):
+            return True
+        return isinstance(argument, int) and not isinstance(argument, bool) and argument % 16 == 0
 
     return {place: [["tt.divisibility", 16]] for place in _places(launch.arguments, divides)}
 

@@ -222,19 +222,8 @@ class DeviceCycle(BatchCycle):
         state.target_cache.commit(path, counts, state.lengths.target, most, walked=True)
 
     def _lay_out_tree(self) -> None:
-        state, tree = self.state, self.state.tree
-        tree_meta(
-            tree.parents,
-            tree.counts,
-            state.progress.cells,
-            state.positions,
-            state.depths,
-            tree.first,
-            tree.sibling,
-            tree.masks,
-            levels=max(1, state.envelope.levels),
-            most=self.grid.cells - 1,
-        )
+        state, levels = self.state, max(1, self.state.envelope.levels)
+        tree_meta(state.tree, state.layout, levels, self.grid.cells - 1)
 
     def _find_probs(self) -> None:
         state, tree = self.state, self.state.tree

@@ -36,67 +36,45 @@ class OpeningRows(NamedTuple):
 
 
 @kernel
-def lay_adaptive_kernel(
-    status,
-    prefixes,
-    decided,
-    columns,
-    missing,
-    tests,
-    tokens,
-    positions,
-    masks,
-    bounds,
-    places,
-    settled,
-    extents,
-    filled,
-    T,
-    H,
-    W,
-    S,
-    w,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-) -> None:
+def lay_adaptive_kernel(status, progress, rows, out, T, H, W, S, w, ROWS: tl.constexpr, LANES: tl.constexpr) -> None:
     """One program per image; the last position of the pass is the proxy of the row that opens."""
     image = tl.program_id(0)
-    prefix = tl.load(prefixes + image)
+    prefix = tl.load(progress.prefixes + image)
     going = tl.load(status + image) == 0
     every = tl.arange(0, ROWS).to(tl.int64)
-    reached = tl.load(columns + image * H + every, every < H, other=0)
-    ends = tl.load(filled + image * S + prefix + every * W + W - 1, every < H, other=0)
+    reached = tl.load(rows.columns + image * H + every, every < H, other=0)
+    ends = tl.load(out.filled + image * S + prefix + every * W + W - 1, every < H, other=0)
     first = tl.sum(ends.to(tl.int64), axis=0)
     opened = tl.sum((reached > 0).to(tl.int64), axis=0)
-    above = tl.load(columns + image * H + opened - 1, opened > 0, other=0)
+    above = tl.load(rows.columns + image * H + opened - 1, opened > 0, other=0)
     lane = tl.arange(0, LANES).to(tl.int64)
     row = first + lane
     inside = (lane < T - 1) & (row < tl.where(going, opened, 0))
-    count = tl.load(columns + image * H + row, inside, other=0)
+    count = tl.load(rows.columns + image * H + row, inside, other=0)
     latest = row * W + count - 1
-    fresh = inside & (tl.load(filled + image * S + prefix + latest, inside, other=1) == 0)
+    fresh = inside & (tl.load(out.filled + image * S + prefix + latest, inside, other=1) == 0)
     waits = (opened < H) & (above >= w) & (above < W)
     proxy = lane == tl.where(going & waits, T - 1, -1)
     cell = tl.where(proxy, opened * W - 1, tl.where(fresh, latest, 0))
     source = tl.where(proxy, (opened - 1) * W + above - 1, cell)
     place = image * T + lane
     here = lane < T
-    tl.store(tokens + place, tl.load(decided + image * H * W + source, fresh | proxy, other=0), here)
-    tl.store(positions + place, cell, here)
+    tl.store(out.tokens + place, tl.load(progress.decided + image * H * W + source, fresh | proxy, other=0), here)
+    tl.store(out.positions + place, cell, here)
     own = tl.full((LANES,), 1, tl.int64) << lane
     seen = (cell[None, :] < cell[:, None]) & fresh[None, :]
-    tl.store(masks + place, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), here)
-    tl.store(bounds + place, prefix + cell, here)
-    tl.store(places + place, tl.where(fresh, prefix + cell, -1), here)
+    tl.store(out.masks + place, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), here)
+    tl.store(out.bounds + place, prefix + cell, here)
+    tl.store(out.places + place, tl.where(fresh, prefix + cell, -1), here)
     opens = (count == W) & (row == opened - 1) & (opened < H)
     follows = proxy | (fresh & ((count < W) | opens))
-    tl.store(settled + place, tl.where(follows, cell + 1, -1), here)
-    tl.store(extents + image, prefix + tl.max(cell, axis=0))
+    tl.store(out.settled + place, tl.where(follows, cell + 1, -1), here)
+    tl.store(out.extents + image, prefix + tl.max(cell, axis=0))
     lacking = opened * W - tl.sum(reached, axis=0)
-    tl.store(missing + image, lacking)
+    tl.store(rows.missing + image, lacking)
     address = 2 * (opened * W * H * W + lacking)
-    tl.store(tests + image * 2, address)
-    tl.store(tests + image * 2 + 1, address + 1)
+    tl.store(rows.tests + image * 2, address)
+    tl.store(rows.tests + image * 2 + 1, address + 1)
 
 
 def lay_adaptive(
@@ -113,12 +91,9 @@ def lay_adaptive(
         (batch,),
         8 * batch * (8 * count + 2 * grid.height),
         status,
-        progress.prefixes,
-        progress.decided,
-        rows.columns,
-        rows.missing,
-        rows.tests,
-        *out,
+        progress,
+        rows,
+        out,
         count,
         grid.height,
         grid.width,
@@ -132,48 +107,28 @@ def lay_adaptive(
 
 @kernel
 def settle_adaptive_kernel(
-    probs,
-    uniforms,
-    settled,
-    decided,
-    columns,
-    missing,
-    tests,
-    held,
-    lacked,
-    stale,
-    status,
-    finite,
-    taken,
-    V,
-    N,
-    T,
-    H,
-    W,
-    rows,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    probs, uniforms, rows, settled, decided, verdicts, V, N, T, H, W, M, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """One program per (position, image); only the opening row's program reads and writes the held-back token."""
     place, image = tl.program_id(0), tl.program_id(1)
     cell = tl.load(settled + image * T + place)
     if cell < 0:
         return
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(verdicts.status, verdicts.finite, verdicts.taken, image, M, ROWS) == 0:
         return
     row = probs + (image * N + place).to(tl.int64) * V
-    offer = stale + image.to(tl.int64) * V
+    offer = rows.probs + image.to(tl.int64) * V
     opening = cell % W == 0
-    lacking = tl.load(missing + image)
-    before = tl.load(lacked + image, opening, other=0)
-    token = tl.load(held + image, opening, other=0)
+    lacking = tl.load(rows.missing + image)
+    before = tl.load(rows.lacked + image, opening, other=0)
+    token = tl.load(rows.token + image, opening, other=0)
     kept = tl.full((), 1, tl.int1)
     if before > 0:
         kept = kept & (lacking != before)
         if kept:
             chance = tl.load(row + token).to(tl.float64)
-            if flip(tl.load(tests + image * 2), chance, tl.load(offer + token).to(tl.float64)) == 0:
-                redrawn = draw_excess(row, offer, DRAWN, token, V, tl.load(tests + image * 2 + 1), BLOCK)
+            if flip(tl.load(rows.uniforms + image * 2), chance, tl.load(offer + token).to(tl.float64)) == 0:
+                redrawn = draw_excess(row, offer, DRAWN, token, V, tl.load(rows.uniforms + image * 2 + 1), BLOCK)
                 kept = (lacking == 0) | (redrawn == V)  # V: the distributions differ only by rounding
                 token = tl.where(redrawn < V, redrawn, token)
     else:
@@ -181,18 +136,18 @@ def settle_adaptive_kernel(
         kept = (opening & (lacking > 0)) == 0
     tl.debug_barrier()  # all threads have read the held-back token before any thread writes it
     if token == V:
-        tl.store(status + image, 3)
+        tl.store(verdicts.status + image, 3)
         return
     if kept:
         line = image * H + cell // W
         tl.store(decided + image * H * W + cell, token)
-        tl.store(columns + line, cell % W + 1)
+        tl.store(rows.columns + line, cell % W + 1)
         if opening:
-            tl.store(lacked + image, tl.full((), 0, tl.int64))
+            tl.store(rows.lacked + image, tl.full((), 0, tl.int64))
     else:
         tl.store(settled + image * T + place, tl.full((), -1, tl.int64))
-        tl.store(held + image, token)
-        tl.store(lacked + image, lacking)
+        tl.store(rows.token + image, token)
+        tl.store(rows.lacked + image, lacking)
         if lacking != before:
             copy_row(row, offer, V, BLOCK)
 
@@ -218,17 +173,10 @@ def settle_adaptive(
         4 * batch * vocab_size * (count + 2),
         probs,
         uniforms,
+        rows,
         out.settled,
         progress.decided,
-        rows.columns,
-        rows.missing,
-        rows.uniforms,
-        rows.token,
-        rows.lacked,
-        rows.probs,
-        verdicts.status,
-        verdicts.finite,
-        verdicts.taken,
+        verdicts,
         vocab_size,
         nodes,
         count,

@@ -121,20 +121,10 @@ def commit_cache(
 
 @kernel
 def advance_kernel(
-    tokens,
-    path,
-    taken,
-    extra,
-    status,
-    cells,
-    cycles,
-    roots,
-    pending,
-    pending_counts,
-    decided,
-    history,
+    tree,
     depths,
-    counts,
+    verdicts,
+    progress,
     features,
     fed,
     adapting,
@@ -155,12 +145,12 @@ def advance_kernel(
     """
     turn, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
-    count = tl.load(taken + image)
+    count = tl.load(verdicts.taken + image)
     if turn >= count:
         return
     node = tl.full((), 0, tl.int64)
     if turn > 0:
-        node = tl.load(path + image * N + turn - 1)
+        node = tl.load(verdicts.path + image * N + turn - 1)
     for start in range(0, D, BLOCK):
         place = start + tl.arange(0, BLOCK)
         moved = tl.load(features + (row * T + node).to(tl.int64) * D + place, place < D, other=0.0)
@@ -168,28 +158,28 @@ def advance_kernel(
     if (turn > 0) | (row >= batch):
         return
     lane = tl.arange(0, LANES)
-    node = tl.load(path + image * N + lane, lane < count - 1, other=0)
-    token = tl.load(tokens + image * N + node, lane < count - 1, other=0)
-    last = tl.load(extra + image)
+    node = tl.load(verdicts.path + image * N + lane, lane < count - 1, other=0)
+    token = tl.load(tree.tokens + image * N + node, lane < count - 1, other=0)
+    last = tl.load(verdicts.token + image)
     token = tl.where(lane == count - 1, last, token)
-    cell, cycle = tl.load(cells + image), tl.load(cycles + image)
+    cell, cycle = tl.load(progress.cells + image), tl.load(progress.cycles + image)
     inside = lane < count
     node = tl.arange(0, NODES)
-    size = tl.load(counts + image)
+    size = tl.load(tree.counts + image)
     deepest = tl.max(tl.load(depths + image * N + node, node < size, other=0), axis=0)
     tl.debug_barrier()  # all threads have read the values that one of them overwrites
-    tl.store(decided + image * most + cell + lane, token, inside & (cell + lane < most))
-    tl.store(pending + image * P + lane, token, inside & (lane < P))
-    tl.store(pending_counts + image, count)
-    tl.store(roots + image, last)
-    tl.store(cells + image, cell + count)
-    told = history + (image * most + cycle) * 3
+    tl.store(progress.decided + image * most + cell + lane, token, inside & (cell + lane < most))
+    tl.store(progress.pending + image * P + lane, token, inside & (lane < P))
+    tl.store(progress.pending_counts + image, count)
+    tl.store(progress.roots + image, last)
+    tl.store(progress.cells + image, cell + count)
+    told = progress.history + (image * most + cycle) * 3
     tl.store(told, count - 1)
     tl.store(told + 1, deepest)
     tl.store(told + 2, size - 1)
-    tl.store(cycles + image, cycle + 1)
+    tl.store(progress.cycles + image, cycle + 1)
     if cell + count >= most:
-        tl.store(status + image, 1)
+        tl.store(verdicts.status + image, 1)
     if ADAPTS:
         adapt(adapting, count - 1, cell + count, size, deepest, image, most, N - 1, LANES)
 
@@ -214,20 +204,10 @@ def advance(
         advance_kernel,
         (width, rows),
         2 * fed.numel() * fed.element_size() + 8 * batch * (4 * width + nodes + 3),
-        tree.tokens,
-        verdicts.path,
-        verdicts.taken,
-        verdicts.token,
-        verdicts.status,
-        progress.cells,
-        progress.cycles,
-        progress.roots,
-        progress.pending,
-        progress.pending_counts,
-        progress.decided,
-        progress.history,
+        tree,
         depths,
-        tree.counts,
+        verdicts,
+        progress,
         features,
         fed,
         adapting or progress,

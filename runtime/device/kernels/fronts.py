@@ -35,29 +35,11 @@ class FrontPass(NamedTuple):
 
 
 @kernel
-def lay_fronts_kernel(
-    status,
-    cycles,
-    prefixes,
-    decided,
-    tokens,
-    positions,
-    masks,
-    bounds,
-    places,
-    settled,
-    extents,
-    T,
-    H,
-    W,
-    w,
-    RASTER: tl.constexpr,
-    LANES: tl.constexpr,
-) -> None:
+def lay_fronts_kernel(status, progress, out, T, H, W, w, RASTER: tl.constexpr, LANES: tl.constexpr) -> None:
     """One program per image; position f of the pass is the cell that the last step decided in the f-th open row."""
     image = tl.program_id(0)
-    step = tl.load(cycles + image)
-    prefix = tl.load(prefixes + image)
+    step = tl.load(progress.cycles + image)
+    prefix = tl.load(progress.prefixes + image)
     lane = tl.arange(0, LANES).to(tl.int64)
     going = tl.load(status + image) == 0
     row = tl.maximum((step - W + w - 1) // w, 0) + lane
@@ -72,19 +54,19 @@ def lay_fronts_kernel(
     source = tl.where(proxy, (opened - 1) * W + w - 1, cell)
     inside = lane < T
     place = image * T + lane
-    tl.store(tokens + place, tl.load(decided + image * H * W + source, fresh | proxy, other=0), inside)
-    tl.store(positions + place, cell, inside)
+    tl.store(out.tokens + place, tl.load(progress.decided + image * H * W + source, fresh | proxy, other=0), inside)
+    tl.store(out.positions + place, cell, inside)
     own = tl.full((LANES,), 1, tl.int64) << lane
     seen = (cell[None, :] < cell[:, None]) & fresh[None, :]
-    tl.store(masks + place, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), inside)
-    tl.store(bounds + place, prefix + cell, inside)
-    tl.store(places + place, tl.where(fresh, prefix + cell, -1), inside)
+    tl.store(out.masks + place, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), inside)
+    tl.store(out.bounds + place, prefix + cell, inside)
+    tl.store(out.places + place, tl.where(fresh, prefix + cell, -1), inside)
     follows = proxy | (fresh & (column + 1 < W))
     if RASTER:
         follows = fresh & ((column + 1 < W) | (row + 1 < H))
-    tl.store(settled + place, tl.where(follows, cell + 1, -1), inside)
+    tl.store(out.settled + place, tl.where(follows, cell + 1, -1), inside)
     rows = tl.where(step > 1, (step - 2) // w + 1, 0)
-    tl.store(extents + image, prefix + tl.minimum(rows, H) * W)
+    tl.store(out.extents + image, prefix + tl.minimum(rows, H) * W)
 
 
 def lay_fronts(status: Tensor, progress: Progress, out: FrontPass, grid: Grid, window: int) -> None:
@@ -95,10 +77,8 @@ def lay_fronts(status: Tensor, progress: Progress, out: FrontPass, grid: Grid, w
         (batch,),
         8 * batch * 7 * count,
         status,
-        progress.cycles,
-        progress.prefixes,
-        progress.decided,
-        *out[:7],
+        progress,
+        out,
         count,
         grid.height,
         grid.width,
@@ -115,9 +95,7 @@ def settle_kernel(
     uniforms,
     settled,
     decided,
-    status,
-    finite,
-    taken,
+    verdicts,
     V,
     T,
     most,
@@ -129,7 +107,7 @@ def settle_kernel(
     """One program per (position, image)."""
     place, image = tl.program_id(0), tl.program_id(1)
     cell = tl.load(settled + image * T + place)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(verdicts.status, verdicts.finite, verdicts.taken, image, rows, ROWS) == 0:
         return
     if cell < 0:
         return
@@ -141,7 +119,7 @@ def settle_kernel(
     if token < V:
         tl.store(decided + image * most + cell, token)
     else:
-        tl.store(status + image, 3)
+        tl.store(verdicts.status + image, 3)
 
 
 def settle(
@@ -157,9 +135,7 @@ def settle(
         uniforms,
         out.settled,
         progress.decided,
-        verdicts.status,
-        verdicts.finite,
-        verdicts.taken,
+        verdicts,
         vocab_size,
         count,
         progress.decided.shape[1],
@@ -172,18 +148,18 @@ def settle(
 
 
 @kernel
-def advance_fronts_kernel(status, cells, cycles, places, settled, filled, T, S, most, LANES: tl.constexpr) -> None:
+def advance_fronts_kernel(status, progress, out, T, S, most, LANES: tl.constexpr) -> None:
     """One program per image."""
     image = tl.program_id(0)
     if tl.load(status + image) != 0:
         return
     lane = tl.arange(0, LANES)
-    place = tl.load(places + image * T + lane, lane < T, other=-1)
-    tl.store(filled + image * S + place, tl.full((LANES,), 1, tl.int32), place >= 0)
-    known = tl.load(settled + image * T + lane, lane < T, other=-1) >= 0
-    count = tl.load(cells + image) + tl.sum(known.to(tl.int64), axis=0)
-    tl.store(cells + image, count)
-    tl.store(cycles + image, tl.load(cycles + image) + 1)
+    place = tl.load(out.places + image * T + lane, lane < T, other=-1)
+    tl.store(out.filled + image * S + place, tl.full((LANES,), 1, tl.int32), place >= 0)
+    known = tl.load(out.settled + image * T + lane, lane < T, other=-1) >= 0
+    count = tl.load(progress.cells + image) + tl.sum(known.to(tl.int64), axis=0)
+    tl.store(progress.cells + image, count)
+    tl.store(progress.cycles + image, tl.load(progress.cycles + image) + 1)
     if count >= most:
         tl.store(status + image, 1)
 
@@ -196,11 +172,8 @@ def advance_fronts(out: FrontPass, progress: Progress, verdicts: Verdicts) -> No
         (batch,),
         8 * batch * (3 * count + 6),
         verdicts.status,
-        progress.cells,
-        progress.cycles,
-        out.places,
-        out.settled,
-        out.filled,
+        progress,
+        out,
         count,
         out.filled.shape[1],
         progress.decided.shape[1],

@@ -198,8 +198,7 @@ def take_best(
     tl.store(tree.parents + image * N, tl.full((), -1, tl.int64))
     tl.store(tree.counts + image, 1 + tl.sum(goes.to(tl.int64), axis=0))
     tl.debug_barrier()
-    meta = (layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks)
-    lay_out_tree(tree.parents, tree.counts, *meta, image, N, most, LEVELS, NODES)
+    lay_out_tree(tree, layout, image, N, most, LEVELS, NODES)
 
 
 def grow_level(

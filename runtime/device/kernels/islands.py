@@ -150,10 +150,7 @@ def join(labels, H, W, CELLS: tl.constexpr) -> None:
 def mark_kernel(
     status,
     drafted,
-    prefixes,
-    decided,
-    cells,
-    cycles,
+    progress,
     filled,
     islands,
     features,
@@ -195,14 +192,14 @@ def mark_kernel(
     tl.store(islands.labels + here, tl.where(again, island, -1), inside)
     tl.store(islands.waiting + here, again.to(tl.int32), inside)
     tl.store(islands.ready + here, tl.zeros((CELLS,), tl.int32), inside)
-    tl.store(decided + here, tl.load(islands.drafts + here, inside, other=0), inside)
-    tl.store(filled + image * S + tl.load(prefixes + image) + cell, 1 - again.to(tl.int32), inside)
+    tl.store(progress.decided + here, tl.load(islands.drafts + here, inside, other=0), inside)
+    tl.store(filled + image * S + tl.load(progress.prefixes + image) + cell, 1 - again.to(tl.int32), inside)
     tl.store(islands.first + image, begun.to(tl.int64))
     tl.store(islands.cursor + image, tl.full((), 0, tl.int64))
-    tl.store(cells + image, (most - count).to(tl.int64))
-    cycle = tl.load(cycles + image)
+    tl.store(progress.cells + image, (most - count).to(tl.int64))
+    cycle = tl.load(progress.cycles + image)
     tl.debug_barrier()  # all threads have read the old value before one writes the new one
-    tl.store(cycles + image, cycle + 1)
+    tl.store(progress.cycles + image, cycle + 1)
     own, others = tl.where(begun == 0, F, 0), tl.where((begun > 0) & (begun < most), F, 0)
     for line in range(image, pair * tl.num_programs(0), tl.num_programs(0)):  # trips: pair
         behind = features + (line * most + begun - 1).to(tl.int64) * F
@@ -259,10 +256,7 @@ def mark(
         batch * 40 * cells + 2 * rows * width * features.element_size(),
         status,
         drafted,
-        progress.prefixes,
-        progress.decided,
-        progress.cells,
-        progress.cycles,
+        progress,
         filled,
         out,
         features,

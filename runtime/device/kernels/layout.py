@@ -50,21 +50,11 @@ class Lengths(NamedTuple):
 @kernel
 def prepare_kernel(
     status,
-    cells,
-    prefixes,
-    pending_counts,
+    progress,
     depths,
     totals,
-    target,
-    draft_before,
-    draft,
-    last,
-    levels,
-    pending_positions,
-    level_positions,
-    level_rows,
+    lengths,
     noise,
-    cycles,
     most,
     batch,
     rows,
@@ -80,28 +70,27 @@ def prepare_kernel(
     """One program per (role, image) draws noise; one more per image lays out its cycle."""
     turn, image = tl.program_id(0), tl.program_id(1)
     if turn < ROLES:
-        draw_noise(noise, cycles, turn, image, nodes, ROLES, QUARTERS)
+        draw_noise(noise, progress.cycles, turn, image, nodes, ROLES, QUARTERS)
         return
-    cell = tl.load(cells + image)
-    count = tl.load(pending_counts + image)
+    cell = tl.load(progress.cells + image)
+    count = tl.load(progress.pending_counts + image)
     deepest = tl.minimum(tl.load(depths + image), tl.load(totals + image))
-    tl.store(target + image, tl.load(prefixes + image) + cell - 1)
-    tl.store(draft_before + image, cell - count)
-    tl.store(draft + image, cell)
-    tl.store(last + image, tl.maximum(count - 1, 0))
+    tl.store(lengths.target + image, tl.load(progress.prefixes + image) + cell - 1)
+    tl.store(lengths.draft_before + image, cell - count)
+    tl.store(lengths.draft + image, cell)
+    tl.store(lengths.last + image, tl.maximum(count - 1, 0))
     deepest = tl.maximum(tl.minimum(deepest, most - cell), 0)
-    tl.store(levels + image, deepest)
+    tl.store(lengths.levels + image, deepest)
     lane = tl.arange(0, PENDING)
-    tl.store(pending_positions + image * P + lane, tl.minimum(cell - count + lane, most), lane < P)
+    tl.store(lengths.pending_positions + image * P + lane, tl.minimum(cell - count + lane, most), lane < P)
     lane = tl.arange(0, LEVELS)
     column = tl.arange(0, WIDTH)
     place = (lane[:, None] * batch + image) * rows + column[None, :]
     here = tl.minimum(cell - 1 + lane, most)
-    tl.store(
-        level_positions + place, here[:, None] + column[None, :] * 0, (lane < L)[:, None] & (column < rows)[None, :]
-    )
+    inside = (lane < L)[:, None] & (column < rows)[None, :]
+    tl.store(lengths.level_positions + place, here[:, None] + column[None, :] * 0, inside)
     going = tl.load(status + image) == 0
-    tl.store(level_rows + lane * batch + image, tl.where(going & (lane < deepest), rows, 0), lane < L)
+    tl.store(lengths.level_rows + lane * batch + image, tl.where(going & (lane < deepest), rows, 0), lane < L)
 
 
 def prepare(
@@ -119,14 +108,11 @@ def prepare(
         (roles + 1, batch),
         8 * batch * (10 + positions + levels * (rows + 1) + roles * nodes),
         status,
-        progress.cells,
-        progress.prefixes,
-        progress.pending_counts,
+        progress,
         depths,
         totals,
-        *lengths,
+        lengths,
         noise,
-        progress.cycles,
         progress.decided.shape[1] - 1,
         batch,
         rows,

@@ -28,45 +28,28 @@ class LineBuffers(NamedTuple):
 
 
 @kernel
-def lay_lines_kernel(
-    tree_tokens,
-    cells,
-    tree_masks,
-    counts,
-    progress_cells,
-    prefixes,
-    target,
-    tokens,
-    positions,
-    masks,
-    outputs,
-    N,
-    W,
-    most,
-    eol,
-    NODES: tl.constexpr,
-) -> None:
+def lay_lines_kernel(tree, cells, progress, target, out, N, W, most, eol, NODES: tl.constexpr) -> None:
     """One program per image."""
     image = tl.program_id(0)
     node = tl.arange(0, NODES)
     here = node.to(tl.int64)
     inside = node < N
     cell = tl.load(cells + image * N + node, inside, other=0)
-    mask = tl.load(tree_masks + image * N + node, inside, other=0)
-    ends = (node < tl.load(counts + image)) & (cell % W == W - 1) & (cell < most)
+    mask = tl.load(tree.masks + image * N + node, inside, other=0)
+    ends = (node < tl.load(tree.counts + image)) & (cell % W == W - 1) & (cell < most)
     own = tl.full((NODES,), 1, tl.int64) << here
     lines = tl.sum(tl.where(ends, own, 0), axis=0)
     behind = (mask & lines & ~own) << N
     place = image * 2 * N + node
-    tl.store(tokens + place, tl.load(tree_tokens + image * N + node, inside, other=0), inside)
-    tl.store(positions + place, cell, inside)
-    tl.store(masks + place, mask | behind, inside)
-    tl.store(tokens + place + N, here * 0 + eol, inside)
-    tl.store(positions + place + N, tl.where(ends, most + 1 + cell // W, 0), inside)
-    tl.store(masks + place + N, tl.where(ends, mask | behind, 0) | (own << N), inside)
-    tl.store(outputs + image * N + node, tl.where(ends, here + N, here), inside)
-    drawn = tl.load(progress_cells + image) - 1
-    tl.store(target + image, tl.load(prefixes + image) + drawn + drawn // W)
+    tl.store(out.tokens + place, tl.load(tree.tokens + image * N + node, inside, other=0), inside)
+    tl.store(out.positions + place, cell, inside)
+    tl.store(out.masks + place, mask | behind, inside)
+    tl.store(out.tokens + place + N, here * 0 + eol, inside)
+    tl.store(out.positions + place + N, tl.where(ends, most + 1 + cell // W, 0), inside)
+    tl.store(out.masks + place + N, tl.where(ends, mask | behind, 0) | (own << N), inside)
+    tl.store(out.outputs + image * N + node, tl.where(ends, here + N, here), inside)
+    drawn = tl.load(progress.cells + image) - 1
+    tl.store(target + image, tl.load(progress.prefixes + image) + drawn + drawn // W)
 
 
 def lay_lines(
@@ -81,17 +64,11 @@ def lay_lines(
         lay_lines_kernel,
         (batch,),
         8 * batch * 10 * nodes,
-        tree.tokens,
+        tree,
         cells,
-        tree.masks,
-        tree.counts,
-        progress.cells,
-        progress.prefixes,
+        progress,
         lengths.target,
-        out.tokens,
-        out.positions,
-        out.masks,
-        out.outputs,
+        out,
         nodes,
         width,
         progress.decided.shape[1] - 1,
@@ -102,19 +79,19 @@ def lay_lines(
 
 
 @kernel
-def commit_lines_kernel(path, taken, outputs, slots, counts, N, NODES: tl.constexpr) -> None:
+def commit_lines_kernel(verdicts, out, N, NODES: tl.constexpr) -> None:
     """One program per image: the slot of every committed node, and after it that of its end-of-line token."""
     image = tl.program_id(0)
-    count = tl.load(taken + image)
+    count = tl.load(verdicts.taken + image)
     lane = tl.arange(0, NODES)
     inside = lane < count
-    node = tl.load(path + image * N + lane - 1, inside & (lane > 0), other=0)
-    ends = inside & (tl.load(outputs + image * N + node, inside, other=0) >= N)
+    node = tl.load(verdicts.path + image * N + lane - 1, inside & (lane > 0), other=0)
+    ends = inside & (tl.load(out.outputs + image * N + node, inside, other=0) >= N)
     more = ends.to(tl.int64)
     place = image * 2 * N + lane + tl.cumsum(more, axis=0) - more - 1
-    tl.store(slots + place, node, inside & (lane > 0))
-    tl.store(slots + place + 1, node + N, ends)
-    tl.store(counts + image, count + tl.sum(more, axis=0))
+    tl.store(out.path + place, node, inside & (lane > 0))
+    tl.store(out.path + place + 1, node + N, ends)
+    tl.store(out.counts + image, count + tl.sum(more, axis=0))
 
 
 def commit_lines(verdicts: Verdicts, out: LineBuffers) -> None:
@@ -124,11 +101,8 @@ def commit_lines(verdicts: Verdicts, out: LineBuffers) -> None:
         commit_lines_kernel,
         (batch,),
         8 * batch * 5 * nodes,
-        verdicts.path,
-        verdicts.taken,
-        out.outputs,
-        out.path,
-        out.counts,
+        verdicts,
+        out,
         nodes,
         NODES=next_power_of_2(max(2, nodes)),
         warps=1,

@@ -23,27 +23,12 @@ shipped target at 128 px has 3.8 and 0.1."""
 
 @kernel
 def look_up_kernel(
-    held,
-    held_counts,
-    uniforms,
-    noise,
-    nodes,
-    confidence,
-    kept,
-    seen,
-    seen_cells,
-    seen_lefts,
-    found,
-    weights,
-    tokens,
-    probs,
-    draft_probs,
+    window,
+    table,
+    tree,
     taken,
     levels,
-    cells,
-    cycles,
-    roots,
-    decided,
+    progress,
     W,
     V,
     N,
@@ -63,23 +48,24 @@ def look_up_kernel(
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
         return
-    count = tl.load(cells + image)
+    count = tl.load(progress.cells + image)
     end = end_of_drafts(done, last, count, most, LAST)
-    filled = tl.load(held_counts + image)
+    filled = tl.load(window.counts + image)
     lane = tl.arange(0, LANES)
     inside = lane < end - done
-    known = tl.load(held + image * W + lane, inside, other=0)
+    known = tl.load(window.tokens + image * W + lane, inside, other=0)
     notes = tl.zeros((LANES,), tl.int64)
     passes = image.to(tl.int64) * W * W
-    own = decided + image * most
+    seen_cells, seen_lefts = table.seen_cells + passes, table.seen_lefts + passes
+    own = progress.decided + image * most
     if PASSES:
-        firsts = first_cells(seen_cells + passes, W, LANES)
-        ages = ((tl.load(cycles + image) - 1 + W - lane) % W).to(tl.int32)
+        firsts = first_cells(seen_cells, W, LANES)
+        ages = ((tl.load(progress.cycles + image) - 1 + W - lane) % W).to(tl.int32)
     # The tokens left of the drafts now, and those that were there in the pass.
-    node = tl.load(nodes + image * (W + 1) + done + lane, inside, other=0)
-    stale_before = tl.load(tokens + image * N + node, inside, other=0)
-    before = tl.load(held + image * W + lane - 1, inside & (lane > 0), other=0)
-    before = tl.where(lane == 0, tl.load(roots + image), before)
+    node = tl.load(window.nodes + image * (W + 1) + done + lane, inside, other=0)
+    stale_before = tl.load(tree.tokens + image * N + node, inside, other=0)
+    before = tl.load(window.tokens + image * W + lane - 1, inside & (lane > 0), other=0)
+    before = tl.where(lane == 0, tl.load(progress.roots + image), before)
     here = tl.min(tl.where(inside & (before != stale_before), lane, LANES), axis=0)
     while here < LANES:  # trips: found
         entry = tl.full((), -1, tl.int64)
@@ -88,7 +74,7 @@ def look_up_kernel(
             cell = count + here
             left = lane_of(before, lane, here)
             if PASSES:
-                entry = newest_seen(seen_cells + passes, seen_lefts + passes, firsts, ages, cell, left, W, LANES)
+                entry = newest_seen(seen_cells, seen_lefts, firsts, ages, cell, left, W, LANES)
             if (entry < 0) & (cell >= width) & (cell % width > 0) & (BESIDE == 1):
                 over = cell - width
                 above = tl.load(own + over, over < count, other=0)
@@ -98,46 +84,32 @@ def look_up_kernel(
                 here = tl.min(tl.where(inside & (before != stale_before) & (lane > here), lane, LANES), axis=0)
         if here < LANES:
             place = done + here
-            row = probs + (image * N + tl.load(nodes + image * (W + 1) + place)) * V
-            said = seen + (passes + entry) * V
+            row = tree.probs + (image * N + tl.load(window.nodes + image * (W + 1) + place)) * V
+            said = table.seen + (passes + entry) * V
             weight = tl.full((), 1.0, tl.float64)
             if entry < 0:
-                said = kept + (image.to(tl.int64) * most + source) * V
-                weight = tl.load(weights)
+                said = table.decided + (image.to(tl.int64) * most + source) * V
+                weight = tl.load(table.weight)
             row_total = tl.full((), 1.0, tl.float64)
             if entry < 0:
                 row_total = row_sum(row, V, BLOCK)
-            stale = draft_probs + (image * W + place).to(tl.int64) * V
-            behind = tl.load(held + image * W + place, (place >= last) & (place < filled), other=0)
-            stood = tl.load(tokens + image * N + 1 + place, place < last, other=behind)
+            stale = tree.draft_probs + (image * W + place).to(tl.int64) * V
+            behind = tl.load(window.tokens + image * W + place, (place >= last) & (place < filled), other=0)
+            stood = tl.load(tree.tokens + image * N + 1 + place, place < last, other=behind)
             is_held = (place < last) | (place < filled)
-            own_noise = noise + (image.to(tl.int64) * raced + count + here) * V
-            drawn = uniforms + image * 3 * U + place
+            own_noise = window.noise + (image.to(tl.int64) * raced + count + here) * V
+            drawn = window.uniforms + image * 3 * U + place
             token = redrawn(
-                said,
-                row_sum(said, V, BLOCK),
-                row,
-                row_total,
-                weight,
-                stale,
-                stood,
-                is_held,
-                drawn,
-                own_noise,
-                confidence,
-                U,
-                V,
-                KIND,
-                BESIDE,
-                BLOCK,
-            )
+                said, row_sum(said, V, BLOCK), row, row_total, weight, stale, stood, is_held, drawn, own_noise,
+                window.confidence, U, V, KIND, BESIDE, BLOCK,
+            )  # fmt: skip
             known = tl.where(lane == here, token, known)
             notes = tl.where(lane == here, tl.where(entry >= 0, entry + 1, -source - 1), notes)
             before = tl.where(lane == here + 1, token, before)
             here = tl.min(tl.where(inside & (before != stale_before) & (lane > here), lane, LANES), axis=0)
     tl.debug_barrier()
-    tl.store(held + image * W + lane, known, inside)
-    tl.store(found + image * W + lane, notes, inside)
+    tl.store(window.tokens + image * W + lane, known, inside)
+    tl.store(table.sources + image * W + lane, notes, inside)
 
 
 def look_up(
@@ -161,27 +133,12 @@ def look_up(
         look_up_kernel,
         (batch,),
         batch * FOUND * vocab_size * (4 + 4 + tree.draft_probs.element_size()),
-        window.tokens,
-        window.counts,
-        window.uniforms,
-        window.noise,
-        window.nodes,
-        window.confidence,
-        table.decided,
-        table.seen,
-        table.seen_cells,
-        table.seen_lefts,
-        table.sources,
-        table.weight,
-        tree.tokens,
-        tree.probs,
-        tree.draft_probs,
+        window,
+        table,
+        tree,
         verdicts.taken,
         lengths.levels,
-        progress.cells,
-        progress.cycles,
-        progress.roots,
-        progress.decided,
+        progress,
         drafts,
         vocab_size,
         tree.tokens.shape[1],

@@ -135,20 +135,12 @@ def draw_kept(row, scale, parts, V, uniform, PART: tl.constexpr):
 
 @kernel
 def keep_kernel(
-    kept,
-    scales,
-    parts,
-    seen,
-    seen_cells,
-    seen_lefts,
+    table,
     nodes,
-    path,
-    tokens,
-    probs,
-    taken,
+    tree,
+    verdicts,
     levels,
-    cells,
-    cycles,
+    progress,
     W,
     V,
     N,
@@ -163,29 +155,29 @@ def keep_kernel(
 ) -> None:
     """One program per (place, image)."""
     place, image = tl.program_id(0), tl.program_id(1)
-    done, last = tl.load(taken + image), tl.load(levels + image)
+    done, last = tl.load(verdicts.taken + image), tl.load(levels + image)
     if done == 0:
         return
-    known = tl.load(cells + image)
+    known = tl.load(progress.cells + image)
     cell = known - done + place
     if FOLLOWS:
-        own = tl.load(path + image * N + place - 1, (place > 0) & (place < done), other=0)
+        own = tl.load(verdicts.path + image * N + place - 1, (place > 0) & (place < done), other=0)
     else:
         own = tl.load(nodes + image * (W + 1) + place)
     node = image * N + own
-    row = probs + node * V
+    row = tree.probs + node * V
     if (place < done) & (DECIDED == 1):
-        copy_row(row, kept + (image * most + cell) * V, V, BLOCK)
+        copy_row(row, table.decided + (image * most + cell) * V, V, BLOCK)
         if DRAWN:
             entry = image * most + cell
-            keep_parts(row, scales + entry, parts + entry * PARTS, V, PART, BLOCK)
+            keep_parts(row, table.scales + entry, table.parts + entry * PARTS, V, PART, BLOCK)
     if (place > 0) & (PASSES == 1):
-        entry = (image * W + (tl.load(cycles + image) - 1) % W) * W + place - 1
+        entry = (image * W + (tl.load(progress.cycles + image) - 1) % W) * W + place - 1
         here = (place >= done) & (place < end_of_drafts(done, last, known, most, LAST))
-        tl.store(seen_cells + entry, tl.where(here, cell, -1))
-        tl.store(seen_lefts + entry, tl.load(tokens + node, here, other=-1))
+        tl.store(table.seen_cells + entry, tl.where(here, cell, -1))
+        tl.store(table.seen_lefts + entry, tl.load(tree.tokens + node, here, other=-1))
         if here:
-            copy_row(row, seen + entry * V, V, BLOCK)
+            copy_row(row, table.seen + entry * V, V, BLOCK)
 
 
 def keep(
@@ -202,20 +194,12 @@ def keep(
         keep_kernel,
         (drafts + 1, batch),
         2 * 4 * batch * (drafts + 1) * vocab_size,
-        table.decided,
-        table.scales,
-        table.parts,
-        table.seen,
-        table.seen_cells,
-        table.seen_lefts,
+        table,
         verdicts.path if nodes is None else nodes,
-        verdicts.path,
-        tree.tokens,
-        tree.probs,
-        verdicts.taken,
+        tree,
+        verdicts,
         levels,
-        progress.cells,
-        progress.cycles,
+        progress,
         drafts,
         vocab_size,
         tree.tokens.shape[1],

@@ -227,8 +227,7 @@ def opt_level_kernel(
     tl.store(listed.counts + image, 0)
     if LAST:
         tl.debug_barrier()
-        meta = (layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks)
-        lay_out_tree(tree.parents, tree.counts, *meta, image, N, most, LEVELS, NODES)
+        lay_out_tree(tree, layout, image, N, most, LEVELS, NODES)
     else:
         tl.store(gains.lengths + image, length)
         tl.store(gains.expanded + image, spent)

@@ -37,13 +37,9 @@ def lay_alone(tree, layout, image, N, node) -> None:
 
 @kernel
 def refill_kernel(
-    held,
-    held_counts,
-    uniforms,
+    window,
+    progress,
     levels,
-    cells,
-    roots,
-    decided,
     tree,
     layout,
     W,
@@ -62,26 +58,26 @@ def refill_kernel(
     wanted = tl.load(levels + image)
     if place == 0:
         tl.store(tree.counts + image, wanted + 1)
-        lay_node(tree, layout, image, N, place, wanted, tl.load(roots + image), W, most)
+        lay_node(tree, layout, image, N, place, wanted, tl.load(progress.roots + image), W, most)
     if place >= wanted:
         lay_alone(tree, layout, image, N, place + 1)
         return
-    kept = tl.load(held_counts + image)
+    kept = tl.load(window.counts + image)
     lane = tl.arange(0, LANES)
-    known = tl.load(held + image * W + lane, lane < kept, other=0)
+    known = tl.load(window.tokens + image * W + lane, lane < kept, other=0)
     token = tl.sum(tl.where(lane == place, known, 0), axis=0)
     if place >= kept:
         if (KIND == EVENLY) | (KIND == RANDOM):
-            whole = (tl.load(uniforms + (image * 3 + 2) * U + place) * 9007199254740992.0).to(tl.int64)
+            whole = (tl.load(window.uniforms + (image * 3 + 2) * U + place) * 9007199254740992.0).to(tl.int64)
             token = tl.umulhi(whole.to(tl.uint64) << 11, (token * 0 + V).to(tl.uint64)).to(tl.int64)
         else:
-            cell = tl.load(cells + image)
+            cell = tl.load(progress.cells + image)
             for turn in range(kept, place + 1):  # trips: W
                 here = cell + turn
                 above = (here >= width) & ((KIND == ABOVE) | (here % width == 0))
                 source = tl.where(above, here - width, here - 1)
                 drafted = tl.sum(tl.where(lane == source - cell, known, 0), axis=0)
-                before = tl.load(decided + image * most + source, source < cell, other=0)
+                before = tl.load(progress.decided + image * most + source, source < cell, other=0)
                 token = tl.where(source < cell, before, drafted)
                 known = tl.where(lane == turn, token, known)
         row = tree.draft_probs + (image * W + place).to(tl.int64) * V
@@ -114,13 +110,9 @@ def refill(
         refill_kernel,
         (most, batch),
         8 * batch * (3 * most + 4) + 4 * batch * vocab_size,
-        window.tokens,
-        window.counts,
-        window.uniforms,
+        window,
+        progress,
         lengths.levels,
-        progress.cells,
-        progress.roots,
-        progress.decided,
         tree,
         layout,
         most,

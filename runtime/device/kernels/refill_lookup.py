@@ -18,16 +18,10 @@ REFILLED = 4
 
 @kernel
 def refill_lookup_kernel(
-    held,
-    held_counts,
-    uniforms,
-    kept,
-    scales,
-    parts,
+    window,
+    table,
+    progress,
     levels,
-    cells,
-    roots,
-    decided,
     tree,
     layout,
     W,
@@ -42,8 +36,8 @@ def refill_lookup_kernel(
 ) -> None:
     """One program per (draft, image). A new cell depends on those before it, so each program computes those too."""
     place, image = tl.program_id(0), tl.program_id(1)
-    wanted, filled = tl.load(levels + image), tl.load(held_counts + image)
-    count, before = tl.load(cells + image), tl.load(roots + image)
+    wanted, filled = tl.load(levels + image), tl.load(window.counts + image)
+    count, before = tl.load(progress.cells + image), tl.load(progress.roots + image)
     if place == 0:
         tl.store(tree.counts + image, wanted + 1)
         lay_node(tree, layout, image, N, place, wanted, before, W, most)
@@ -51,12 +45,12 @@ def refill_lookup_kernel(
         lay_alone(tree, layout, image, N, place + 1)
         return
     lane = tl.arange(0, LANES)
-    known = tl.load(held + image * W + lane, lane < filled, other=0)
+    known = tl.load(window.tokens + image * W + lane, lane < filled, other=0)
     token = lane_of(known, lane, place)
     if place >= filled:
         if filled > 0:
             before = lane_of(known, lane, filled - 1)
-        own = decided + image * most
+        own = progress.decided + image * most
         source = tl.full((), -1, tl.int64)
         for turn in range(filled, place + 1):  # trips: min(W, refilled)
             cell = count + turn
@@ -68,13 +62,14 @@ def refill_lookup_kernel(
             token = tl.where((column == 0) & (over >= 0), above, before)
             if source >= 0:
                 said = image.to(tl.int64) * most + source
-                uniform = tl.load(uniforms + (image * 3 + 2) * U + turn)
-                token = draw_kept(kept + said * V, scales + said, parts + said * PARTS, V, uniform, PART)
+                uniform = tl.load(window.uniforms + (image * 3 + 2) * U + turn)
+                parts = table.parts + said * PARTS
+                token = draw_kept(table.decided + said * V, table.scales + said, parts, V, uniform, PART)
             known = tl.where(lane == turn, token, known)
             before = token
         row = tree.draft_probs + (image * W + place).to(tl.int64) * V
         if source >= 0:
-            copy_row(kept + (image.to(tl.int64) * most + source) * V, row, V, BLOCK)
+            copy_row(table.decided + (image.to(tl.int64) * most + source) * V, row, V, BLOCK)
         else:
             one_hot(token, row, V, BLOCK)
     lay_node(tree, layout, image, N, place + 1, wanted, token, W, most)
@@ -101,16 +96,10 @@ def refill_lookup(
         refill_lookup_kernel,
         (drafts, batch),
         batch * (8 * (3 * drafts + 4) + (4 + tree.draft_probs.element_size()) * vocab_size),
-        window.tokens,
-        window.counts,
-        window.uniforms,
-        table.decided,
-        table.scales,
-        table.parts,
+        window,
+        table,
+        progress,
         lengths.levels,
-        progress.cells,
-        progress.roots,
-        progress.decided,
         tree,
         layout,
         drafts,

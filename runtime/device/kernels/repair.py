@@ -18,28 +18,28 @@ _TILE = 64
 
 
 @kernel
-def ready_kernel(status, cursor, labels, waiting, ready, H, W, w, TILE: tl.constexpr) -> None:
+def ready_kernel(status, islands, H, W, w, TILE: tl.constexpr) -> None:
     """One program per (tile of cells, image). A cell waits for waiting cells of its island before it in the fronts."""
     tile, image = tl.program_id(0), tl.program_id(1)
     if tl.load(status + image) != 0:
         return
-    if tl.load(cursor + image) != 0:
+    if tl.load(islands.cursor + image) != 0:
         return
     most = H * W
     cell = tile * TILE + tl.arange(0, TILE)
     inside = cell < most
-    island = tl.load(labels + image * most + cell, inside, other=-1)
+    island = tl.load(islands.labels + image * most + cell, inside, other=-1)
     reach = cell % W + cell // W * (w - 1)
     waits = tl.zeros((TILE,), tl.int32)
     for start in range(0, tl.minimum((tile + 1) * TILE, most), TILE):  # trips: H * W / TILE
         other = start + tl.arange(0, TILE)
-        there = tl.load(waiting + image * most + other, other < most, other=0) == 1
-        whose = tl.load(labels + image * most + other, other < most, other=-2)
+        there = tl.load(islands.waiting + image * most + other, other < most, other=0) == 1
+        whose = tl.load(islands.labels + image * most + other, other < most, other=-2)
         before = there[None, :] & (whose[None, :] == island[:, None]) & (other[None, :] < cell[:, None])
         before = before & ((other % W + other // W * (w - 1))[None, :] <= reach[:, None])
         waits = tl.maximum(waits, tl.max(before.to(tl.int32), axis=1))
-    mine = tl.load(waiting + image * most + cell, inside, other=0)
-    tl.store(ready + image * most + cell, mine * (1 - waits), inside)
+    mine = tl.load(islands.waiting + image * most + cell, inside, other=0)
+    tl.store(islands.ready + image * most + cell, mine * (1 - waits), inside)
 
 
 def find_ready(status: Tensor, out: IslandBuffers, grid: Grid, window: int) -> None:
@@ -51,10 +51,7 @@ def find_ready(status: Tensor, out: IslandBuffers, grid: Grid, window: int) -> N
         (tiles, batch),
         8 * batch * cells * (tiles + 1) // 2,
         status,
-        out.cursor,
-        out.labels,
-        out.waiting,
-        out.ready,
+        out,
         grid.height,
         grid.width,
         window,
@@ -64,75 +61,57 @@ def find_ready(status: Tensor, out: IslandBuffers, grid: Grid, window: int) -> N
 
 @kernel
 def lay_repair_kernel(
-    status,
-    prefixes,
-    decided,
-    waiting,
-    ready,
-    cursor,
-    tokens,
-    positions,
-    masks,
-    bounds,
-    places,
-    settled,
-    extents,
-    filled,
-    T,
-    N,
-    S,
-    TILE: tl.constexpr,
-    LANES: tl.constexpr,
-    CELLS: tl.constexpr,
+    status, progress, islands, out, T, N, S, TILE: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr
 ) -> None:
     """One program per image. Positions go to cells in raster order; a cell's position feeds the cell before it."""
     image = tl.program_id(0)
     going = tl.load(status + image) == 0
-    prefix = tl.load(prefixes + image)
-    start = tl.where(going, tl.load(cursor + image), N)
+    prefix = tl.load(progress.prefixes + image)
+    start = tl.where(going, tl.load(islands.cursor + image), N)
     cell = tl.arange(0, CELLS)
     inside = cell < N
     mine = image * N
-    now = tl.load(ready + mine + cell, inside, other=0)
-    later = tl.load(waiting + mine + cell, inside, other=0)
+    now = tl.load(islands.ready + mine + cell, inside, other=0)
+    later = tl.load(islands.waiting + mine + cell, inside, other=0)
     wanted = now == 1
     fed = tl.maximum(cell - 1, 0)
-    known = (tl.load(waiting + mine + fed, inside, other=1) == 0) & (tl.load(ready + mine + fed, inside, other=1) == 0)
+    known = tl.load(islands.waiting + mine + fed, inside, other=1) == 0
+    known = known & (tl.load(islands.ready + mine + fed, inside, other=1) == 0)
     last = tl.max(tl.where(wanted, cell, 0), axis=0)
-    kept = tl.load(filled + image * S + prefix + fed, inside, other=1)
+    kept = tl.load(out.filled + image * S + prefix + fed, inside, other=1)
     fresh = inside & (cell > 0) & (cell <= last) & known & (kept == 0)
     goes = (wanted | fresh) & (cell >= start)
     rank = tl.cumsum(goes.to(tl.int32), axis=0) - 1
     lane = tl.arange(0, LANES)
     row = image * T
-    tl.store(positions + row + lane, tl.zeros((LANES,), tl.int64), lane < T)
-    tl.store(places + row + lane, tl.full((LANES,), -1, tl.int64), lane < T)
-    tl.store(settled + row + lane, tl.full((LANES,), -1, tl.int64), lane < T)
+    tl.store(out.positions + row + lane, tl.zeros((LANES,), tl.int64), lane < T)
+    tl.store(out.places + row + lane, tl.full((LANES,), -1, tl.int64), lane < T)
+    tl.store(out.settled + row + lane, tl.full((LANES,), -1, tl.int64), lane < T)
     tl.debug_barrier()
     here = goes & (rank < T)
-    tl.store(positions + row + rank, fed.to(tl.int64), here)
-    tl.store(places + row + rank, tl.where(fresh, prefix + fed, -1), here)
-    tl.store(settled + row + rank, tl.where(wanted, cell, -1).to(tl.int64), here)
+    tl.store(out.positions + row + rank, fed.to(tl.int64), here)
+    tl.store(out.places + row + rank, tl.where(fresh, prefix + fed, -1), here)
+    tl.store(out.settled + row + rank, tl.where(wanted, cell, -1).to(tl.int64), here)
     tl.debug_barrier()
-    at = tl.load(positions + row + lane, lane < T, other=0)
-    keeps = tl.load(places + row + lane, lane < T, other=-1) >= 0
+    at = tl.load(out.positions + row + lane, lane < T, other=0)
+    keeps = tl.load(out.places + row + lane, lane < T, other=-1) >= 0
     source = tl.full((LANES,), -1, tl.int64)
     for first in range(0, N, TILE):
         other = first + tl.arange(0, TILE)
-        there = tl.load(waiting + mine + other, other < N, other=1) == 0
-        there = there & (tl.load(ready + mine + other, other < N, other=1) == 0)
+        there = tl.load(islands.waiting + mine + other, other < N, other=1) == 0
+        there = there & (tl.load(islands.ready + mine + other, other < N, other=1) == 0)
         behind = there[None, :] & (other[None, :] <= at[:, None])
         source = tl.maximum(source, tl.max(tl.where(behind, other[None, :], -1), axis=1).to(tl.int64))
-    tl.store(tokens + row + lane, tl.load(decided + mine + source, source >= 0, other=0), lane < T)
+    tl.store(out.tokens + row + lane, tl.load(progress.decided + mine + source, source >= 0, other=0), lane < T)
     own = tl.full((LANES,), 1, tl.int64) << lane
     seen = (at[None, :] < at[:, None]) & keeps[None, :]
-    tl.store(masks + row + lane, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), lane < T)
-    tl.store(bounds + row + lane, prefix + at, lane < T)
-    tl.store(extents + image, prefix + tl.max(at, axis=0))
+    tl.store(out.masks + row + lane, own | tl.sum(tl.where(seen, own[None, :], 0), axis=1), lane < T)
+    tl.store(out.bounds + row + lane, prefix + at, lane < T)
+    tl.store(out.extents + image, prefix + tl.max(at, axis=0))
     tl.debug_barrier()
-    tl.store(waiting + mine + cell, later * (1 - now), inside)
+    tl.store(islands.waiting + mine + cell, later * (1 - now), inside)
     rest = tl.min(tl.where(goes & (rank >= T), cell, N), axis=0).to(tl.int64)
-    tl.store(cursor + image, tl.where(rest < N, rest, 0))
+    tl.store(islands.cursor + image, tl.where(rest < N, rest, 0))
 
 
 def lay_repair(status: Tensor, progress: Progress, islands: IslandBuffers, out: FrontPass) -> None:
@@ -148,12 +127,9 @@ def lay_repair(status: Tensor, progress: Progress, islands: IslandBuffers, out: 
         (batch,),
         batch * (64 * count + 20 * cells),
         status,
-        progress.prefixes,
-        progress.decided,
-        islands.waiting,
-        islands.ready,
-        islands.cursor,
-        *out,
+        progress,
+        islands,
+        out,
         count,
         cells,
         out.filled.shape[1],

@@ -43,22 +43,20 @@ class RowDrafts(NamedTuple):
 
 
 @kernel
-def span_rows_kernel(
-    status, cycles, columns, cells, noise_cycles, H, W, lead, most, ahead, ROWS: tl.constexpr, LANES: tl.constexpr
-) -> None:
+def span_rows_kernel(status, cycles, drafts, H, W, lead, most, ahead, ROWS: tl.constexpr, LANES: tl.constexpr) -> None:
     """One program per image, one lane per column."""
     image = tl.program_id(0)
     going = tl.load(status + image) == 0
     lane = tl.arange(0, LANES).to(tl.int64)
     every = tl.arange(0, ROWS)
-    reached = tl.load(columns + image * H + every, every < H, other=0)
+    reached = tl.load(drafts.columns + image * H + every, every < H, other=0)
     row = tl.sum((reached[None, :] > lane[:, None]).to(tl.int64), axis=1)
     inside = (lane < W) & (row < tl.where(going, H, 0))
-    count = tl.load(columns + image * H + row, inside, other=0)
-    above = tl.load(columns + image * H + row - 1, inside & (row > 0), other=0)
+    count = tl.load(drafts.columns + image * H + row, inside, other=0)
+    above = tl.load(drafts.columns + image * H + row - 1, inside & (row > 0), other=0)
     drafted = inside & ((row == 0) | (above >= lead)) & (lane < count + most)
-    tl.store(cells + image * W + lane, tl.where(drafted, row * W + lane, -1), lane < W)
-    tl.store(noise_cycles + image, tl.load(cycles + image) - ahead)
+    tl.store(drafts.cells + image * W + lane, tl.where(drafted, row * W + lane, -1), lane < W)
+    tl.store(drafts.cycles + image, tl.load(cycles + image) - ahead)
 
 
 def span_rows(
@@ -75,9 +73,7 @@ def span_rows(
         8 * batch * (grid.height + grid.width + 3),
         status,
         progress.cycles,
-        drafts.columns,
-        drafts.cells,
-        drafts.cycles,
+        drafts,
         grid.height,
         grid.width,
         lead,
@@ -90,21 +86,9 @@ def span_rows(
 
 @kernel
 def lay_drafts_kernel(
-    prefixes,
-    decided,
-    columns,
-    cells,
+    progress,
     drafts,
-    kinds,
-    uniforms,
-    tokens,
-    positions,
-    masks,
-    bounds,
-    places,
-    settled,
-    extents,
-    filled,
+    out,
     T,
     H,
     W,
@@ -118,23 +102,23 @@ def lay_drafts_kernel(
 ) -> None:
     """One program per image. Position k < W feeds the cell before column k's draft; the others feed waiting rows."""
     image = tl.program_id(0)
-    prefix = tl.load(prefixes + image)
+    prefix = tl.load(progress.prefixes + image)
     lane = tl.arange(0, WIDTH).to(tl.int64)
     inside = lane < W
-    cell = tl.load(cells + image * W + lane, inside, other=-1)
+    cell = tl.load(drafts.cells + image * W + lane, inside, other=-1)
     drafted = cell >= 0
     row = tl.where(drafted, cell // W, H)
-    count = tl.load(columns + image * H + row, drafted, other=0)
+    count = tl.load(drafts.columns + image * H + row, drafted, other=0)
     # The last decided cell before the row's first draft: in its own row, or the last one of the row above.
     behind = tl.where(count > 0, row, row - 1)
     known = drafted & (behind >= 0)
-    before = behind * W + tl.load(columns + image * H + behind, known, other=0) - 1
-    base = tl.load(decided + image * H * W + before, known, other=0)
-    held = tl.load(drafts + image * W + lane, drafted, other=-1)
+    before = behind * W + tl.load(drafts.columns + image * H + behind, known, other=0) - 1
+    base = tl.load(progress.decided + image * H * W + before, known, other=0)
+    held = tl.load(drafts.tokens + image * W + lane, drafted, other=-1)
     to_left = (row[None, :] == row[:, None]) & (lane[None, :] <= lane[:, None]) & (held[None, :] >= 0)
     nearest = tl.max(tl.where(to_left, lane[None, :], -1), axis=1)
-    beside = tl.load(drafts + image * W + nearest, drafted & (nearest >= 0), other=0)
-    whole = (tl.load(uniforms + image * ROLES * W + lane, inside, other=0.0) * 9007199254740992.0).to(tl.int64)
+    beside = tl.load(drafts.tokens + image * W + nearest, drafted & (nearest >= 0), other=0)
+    whole = (tl.load(drafts.uniforms + image * ROLES * W + lane, inside, other=0.0) * 9007199254740992.0).to(tl.int64)
     even = tl.umulhi(whole.to(tl.uint64) << 11, (lane * 0 + V).to(tl.uint64)).to(tl.int64)
     begun = tl.sum(tl.where(lane == 0, even, 0), axis=0)
     copied = tl.where(nearest >= 0, beside, tl.where(known, base, begun))
@@ -142,47 +126,46 @@ def lay_drafts_kernel(
     copying = (copies == 1) & (known | (lane > count))
     token = tl.where(held >= 0, held, tl.where(copying, copied, even))
     tl.debug_barrier()
-    tl.store(drafts + image * W + lane, token, drafted)
-    tl.store(kinds + image * W + lane, tl.where(copying, POINT, EVENLY).to(tl.int64), drafted & (held < 0))
+    tl.store(drafts.tokens + image * W + lane, token, drafted)
+    tl.store(drafts.kinds + image * W + lane, tl.where(copying, POINT, EVENLY).to(tl.int64), drafted & (held < 0))
     tl.debug_barrier()
     follows = drafted & (lane > count)
     fed = tl.where(drafted, tl.maximum(cell - 1, 0), 0)
     own = known & (count >= lane) & (before == cell - 1)
-    fresh = own & (tl.load(filled + image * S + prefix + fed, own, other=1) == 0)
+    fresh = own & (tl.load(out.filled + image * S + prefix + fed, own, other=1) == 0)
     place = image * T + lane
-    tl.store(
-        tokens + place, tl.load(drafts + image * W + lane - 1, follows, other=0) + tl.where(follows, 0, base), inside
-    )
-    tl.store(positions + place, fed, inside)
-    tl.store(places + place, tl.where(fresh, prefix + fed, -1), inside)
-    tl.store(settled + place, cell, inside)
+    fed_token = tl.load(drafts.tokens + image * W + lane - 1, follows, other=0) + tl.where(follows, 0, base)
+    tl.store(out.tokens + place, fed_token, inside)
+    tl.store(out.positions + place, fed, inside)
+    tl.store(out.places + place, tl.where(fresh, prefix + fed, -1), inside)
+    tl.store(out.settled + place, cell, inside)
     last = tl.max(cell, axis=0)
     every = tl.arange(0, ROWS).to(tl.int64)
     there = every < H - 1
-    reached = tl.load(columns + image * H + every, there, other=0)
+    reached = tl.load(drafts.columns + image * H + every, there, other=0)
     latest = every * W + reached - 1
     idle = there & (reached > 0)
-    idle = idle & (tl.load(cells + image * W + (latest + 1) % W, idle, other=0) != latest + 1) & (latest < last)
-    idle = idle & (tl.load(filled + image * S + prefix + latest, idle, other=1) == 0)
+    idle = idle & (tl.load(drafts.cells + image * W + (latest + 1) % W, idle, other=0) != latest + 1) & (latest < last)
+    idle = idle & (tl.load(out.filled + image * S + prefix + latest, idle, other=1) == 0)
     place = image * T + W + every
-    tl.store(tokens + place, tl.load(decided + image * H * W + latest, idle, other=0), there)
-    tl.store(positions + place, tl.where(idle, latest, 0), there)
-    tl.store(places + place, tl.where(idle, prefix + latest, -1), there)
-    tl.store(settled + place, tl.full((ROWS,), -1, tl.int64), there)
+    tl.store(out.tokens + place, tl.load(progress.decided + image * H * W + latest, idle, other=0), there)
+    tl.store(out.positions + place, tl.where(idle, latest, 0), there)
+    tl.store(out.places + place, tl.where(idle, prefix + latest, -1), there)
+    tl.store(out.settled + place, tl.full((ROWS,), -1, tl.int64), there)
     tl.debug_barrier()
     turn = tl.arange(0, LANES).to(tl.int64)
     place = image * T + turn
-    at = tl.load(positions + place, turn < T, other=0)
-    keeps = tl.load(places + place, turn < T, other=-1) >= 0
-    wanted = tl.load(cells + image * W + turn, turn < W, other=-1)
+    at = tl.load(out.positions + place, turn < T, other=0)
+    keeps = tl.load(out.places + place, turn < T, other=-1) >= 0
+    wanted = tl.load(drafts.cells + image * W + turn, turn < W, other=-1)
     group = tl.where(wanted >= 0, wanted // W, -1)
-    group = tl.where(turn > tl.load(columns + image * H + group, group >= 0, other=0), group, -1)
+    group = tl.where(turn > tl.load(drafts.columns + image * H + group, group >= 0, other=0), group, -1)
     bit = tl.full((LANES,), 1, tl.int64) << turn
     sees = keeps[None, :] | ((group[None, :] >= 0) & (group[None, :] == group[:, None]))
     sees = sees & (at[None, :] < at[:, None])
-    tl.store(masks + place, bit | tl.sum(tl.where(sees, bit[None, :], 0), axis=1), turn < T)
-    tl.store(bounds + place, prefix + at, turn < T)
-    tl.store(extents + image, prefix + tl.max(at, axis=0))
+    tl.store(out.masks + place, bit | tl.sum(tl.where(sees, bit[None, :], 0), axis=1), turn < T)
+    tl.store(out.bounds + place, prefix + at, turn < T)
+    tl.store(out.extents + image, prefix + tl.max(at, axis=0))
 
 
 def lay_drafts(progress: Progress, drafts: RowDrafts, out: FrontPass, grid: Grid, copies: bool) -> None:
@@ -196,14 +179,9 @@ def lay_drafts(progress: Progress, drafts: RowDrafts, out: FrontPass, grid: Grid
         lay_drafts_kernel,
         (batch,),
         8 * batch * (9 * count + 6 * grid.width + grid.height),
-        progress.prefixes,
-        progress.decided,
-        drafts.columns,
-        drafts.cells,
-        drafts.tokens,
-        drafts.kinds,
-        drafts.uniforms,
-        *out,
+        progress,
+        drafts,
+        out,
         count,
         grid.height,
         grid.width,

@@ -22,19 +22,10 @@ ANEW = tl.constexpr(3)
 @kernel
 def judge_drafts_kernel(
     probs,
-    stale,
-    prefixes,
-    columns,
-    cells,
     drafts,
-    kinds,
+    prefixes,
     verdicts,
-    uniforms,
-    places,
-    settled,
-    status,
-    finite,
-    taken,
+    out,
     V,
     N,
     T,
@@ -48,17 +39,17 @@ def judge_drafts_kernel(
 ) -> None:
     """One program per image, one lane per column."""
     image = tl.program_id(0)
-    going = takes_part(status, finite, taken, image, rows, ROWS)
+    going = takes_part(verdicts.status, verdicts.finite, verdicts.taken, image, rows, ROWS)
     lane = tl.arange(0, WIDTH).to(tl.int64)
     inside = lane < W
-    cell = tl.load(cells + image * W + lane, lane < W * going, other=-1)
+    cell = tl.load(drafts.cells + image * W + lane, lane < W * going, other=-1)
     drafted = cell >= 0
     row = tl.where(drafted, cell // W, H)
-    token = tl.load(drafts + image * W + lane, drafted, other=0)
-    kind = tl.load(kinds + image * W + lane, drafted, other=0)
+    token = tl.load(drafts.tokens + image * W + lane, drafted, other=0)
+    kind = tl.load(drafts.kinds + image * W + lane, drafted, other=0)
     chance = tl.load(probs + (image * N + lane) * V + token, drafted, other=0.0).to(tl.float64)
-    offer = offered(stale + (image * W + tl.where(drafted, lane, 0)) * V, kind, token, V)
-    own = tl.load(uniforms + (image * ROLES + 1) * W + lane, drafted, other=0.0)
+    offer = offered(drafts.probs + (image * W + tl.where(drafted, lane, 0)) * V, kind, token, V)
+    own = tl.load(drafts.uniforms + (image * ROLES + 1) * W + lane, drafted, other=0.0)
     rejected = flip(own, chance, offer) == 0
     same = (row[None, :] == row[:, None]) & drafted[None, :]
     refused = same & (lane[None, :] < lane[:, None]) & rejected[None, :]
@@ -68,12 +59,12 @@ def judge_drafts_kernel(
     redrawn = reached & rejected & (row <= tl.where(every == 1, H, top))
     done = kept | redrawn
     verdict = tl.where(kept, KEPT, tl.where(redrawn, REDRAWN, tl.where(drafted, ANEW, 0)))
-    tl.store(verdicts + image * W + lane, verdict.to(tl.int64), inside)
-    tl.store(settled + image * T + lane, tl.where(done, cell, -1), inside)
+    tl.store(drafts.verdicts + image * W + lane, verdict.to(tl.int64), inside)
+    tl.store(out.settled + image * T + lane, tl.where(done, cell, -1), inside)
     behind = same & (lane[None, :] > lane[:, None]) & done[None, :]
-    tl.store(columns + image * H + row, lane + 1, done & (tl.max(behind.to(tl.int32), axis=1) == 0))
-    fed = tl.load(cells + image * W + lane + 1, drafted & (lane + 1 < W), other=-1) == cell + 1
-    tl.store(places + image * T + lane + 1, tl.load(prefixes + image) + cell, kept & fed)
+    tl.store(drafts.columns + image * H + row, lane + 1, done & (tl.max(behind.to(tl.int32), axis=1) == 0))
+    fed = tl.load(drafts.cells + image * W + lane + 1, drafted & (lane + 1 < W), other=-1) == cell + 1
+    tl.store(out.places + image * T + lane + 1, tl.load(prefixes + image) + cell, kept & fed)
 
 
 def judge_drafts(
@@ -90,19 +81,10 @@ def judge_drafts(
         (batch,),
         batch * (72 * width + 4 * rows),
         probs,
-        drafts.probs,
+        drafts,
         progress.prefixes,
-        drafts.columns,
-        drafts.cells,
-        drafts.tokens,
-        drafts.kinds,
-        drafts.verdicts,
-        drafts.uniforms,
-        out.places,
-        out.settled,
-        verdicts.status,
-        verdicts.finite,
-        verdicts.taken,
+        verdicts,
+        out,
         vocab_size,
         nodes,
         out.settled.shape[1],
@@ -119,54 +101,37 @@ def judge_drafts(
 
 @kernel
 def settle_drafts_kernel(
-    probs,
-    stale,
-    prefixes,
-    decided,
-    cells,
-    drafts,
-    kinds,
-    verdicts,
-    uniforms,
-    places,
-    status,
-    V,
-    N,
-    T,
-    W,
-    cells_count,
-    ROLES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    probs, drafts, progress, places, status, V, N, T, W, cells_count, ROLES: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """One program per (column, image)."""
     lane, image = tl.program_id(0), tl.program_id(1)
     own = image * W + lane
-    verdict = tl.load(verdicts + own)
+    verdict = tl.load(drafts.verdicts + own)
     if verdict == 0:
         return
-    cell = tl.load(cells + own)
-    token = tl.load(drafts + own)
+    cell = tl.load(drafts.cells + own)
+    token = tl.load(drafts.tokens + own)
     tl.debug_barrier()  # all threads have read the token before one overwrites it
     row = probs + (image * N + lane).to(tl.int64) * V
-    offer = stale + own.to(tl.int64) * V
-    noise = uniforms + image * ROLES * W + lane
+    offer = drafts.probs + own.to(tl.int64) * V
+    noise = drafts.uniforms + image * ROLES * W + lane
     if verdict == ANEW:
         anew = draw(row, V, tl.load(noise + 3 * W), BLOCK)
-        tl.store(drafts + own, anew)
-        tl.store(kinds + own, tl.full((), 2, tl.int64))
+        tl.store(drafts.tokens + own, anew)
+        tl.store(drafts.kinds + own, tl.full((), 2, tl.int64))
         copy_row(row, offer, V, BLOCK)
         if anew == V:
             tl.store(status + image, 3)
     else:
         if verdict == REDRAWN:
-            other = draw_excess(row, offer, tl.load(kinds + own), token, V, tl.load(noise + 2 * W), BLOCK)
+            other = draw_excess(row, offer, tl.load(drafts.kinds + own), token, V, tl.load(noise + 2 * W), BLOCK)
             if other < V:
                 token = other
             else:  # only rounding made the flip fail, so the draft stays
-                fed = tl.load(cells + own + 1, lane + 1 < W, other=-1) == cell + 1
-                tl.store(places + image * T + lane + 1, tl.load(prefixes + image) + cell, fed)
-        tl.store(decided + image * cells_count + cell, token)
-        tl.store(drafts + own, tl.full((), -1, tl.int64))
+                fed = tl.load(drafts.cells + own + 1, lane + 1 < W, other=-1) == cell + 1
+                tl.store(places + image * T + lane + 1, tl.load(progress.prefixes + image) + cell, fed)
+        tl.store(progress.decided + image * cells_count + cell, token)
+        tl.store(drafts.tokens + own, tl.full((), -1, tl.int64))
 
 
 def settle_drafts(probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts: Verdicts, out: FrontPass) -> None:
@@ -178,14 +143,8 @@ def settle_drafts(probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts
         (width, batch),
         12 * batch * width * vocab_size,
         probs,
-        drafts.probs,
-        progress.prefixes,
-        progress.decided,
-        drafts.cells,
-        drafts.tokens,
-        drafts.kinds,
-        drafts.verdicts,
-        drafts.uniforms,
+        drafts,
+        progress,
         out.places,
         verdicts.status,
         vocab_size,

@@ -21,12 +21,8 @@ _TILE = 512
 @kernel
 def shift_kernel(
     window,
-    found,
-    kept,
-    seen,
-    weights,
-    probs,
-    draft_probs,
+    table,
+    tree,
     taken,
     levels,
     cells,
@@ -48,19 +44,19 @@ def shift_kernel(
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
     filled = tl.load(window.counts + image)
     first = tl.maximum(done, end)
-    rows = draft_probs + (image * W).to(tl.int64) * V
+    rows = tree.draft_probs + (image * W).to(tl.int64) * V
     if (done > 0) & (place < W) & (place + done < end):
-        source = probs + (image * N + tl.load(window.nodes + image * (W + 1) + place + done)) * V
+        source = tree.probs + (image * N + tl.load(window.nodes + image * (W + 1) + place + done)) * V
         out = rows + place.to(tl.int64) * V
         said = source
         note = tl.full((), 0, tl.int64)
         if LOOKED:
-            note = tl.load(found + image * W + place)
+            note = tl.load(table.sources + image * W + place)
             if note > 0:
-                said = seen + (image.to(tl.int64) * W * W + note - 1) * V
-        if (note < 0) & (BESIDE == 1):
-            beside = kept + (image.to(tl.int64) * most - note - 1) * V
-            weight = tl.load(weights)
+                said = table.seen + (image.to(tl.int64) * W * W + note - 1) * V
+        if (BESIDE == 1) and (note < 0):
+            beside = table.decided + (image.to(tl.int64) * most - note - 1) * V
+            weight = tl.load(table.weight)
             there_share, here_share = weight / row_sum(beside, V, BLOCK), (1.0 - weight) / row_sum(source, V, BLOCK)
             for start in range(0, V, BLOCK):
                 code = start + tl.arange(0, BLOCK)
@@ -104,19 +100,13 @@ def shift(
     batch, drafts = window.tokens.shape
     vocab_size, size = tree.probs.shape[2], tree.draft_probs.element_size()
     moved = min(_TILE, tile(vocab_size))
-    table = (
-        (window.tokens, *(tree.probs,) * 3)
-        if looked is None
-        else (looked.sources, looked.decided, looked.seen, looked.weight)
-    )
     launch(
         shift_kernel,
         (drafts + moves * -(-vocab_size // moved), batch),
         (size + (size if moves else 4)) * batch * drafts * vocab_size,  # a row is filled or moves
         window,
-        *table,
-        tree.probs,
-        tree.draft_probs,
+        looked or window,  # without `looked`, the kernel reads no table
+        tree,
         verdicts.taken,
         levels,
         cells,

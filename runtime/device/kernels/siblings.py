@@ -3,14 +3,24 @@
 Noise is addressed by node, so a node's decision does not depend on the nodes above it.
 """
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.kernels.walk import Shape, conclude, drafted_row, takes_part
-from underpaint.runtime.device.launch import kernel, tl
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    drafted_row,
+    launch_walk,
+    row_bytes,
+    takes_part,
+)
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
 class Choices(NamedTuple):
@@ -99,3 +109,28 @@ def drawn_children(tree, image, node, accept, drafts, V, N, NODES: tl.constexpr,
     tokens = tl.load(tree.tokens + image * N + kids, there, other=-1)
     flips = tl.load(accept + kids, there, other=0.0)
     return row, line, kids, count, tokens, flips, tl.load(line + tokens, there, other=0.0)
+
+
+def node_walk(
+    function: Any,
+    shape: Shape,
+    device: torch.device,
+    *own: Any,
+    target_bytes: int = 4,
+    draft_bytes: int = 0,
+    warps: int = 4,
+    **constants: int,
+) -> Decide:
+    """Return the rule of `function(tree, out, depths, choices, *own, V, N, drafts, rows, NODES, **constants)`.
+
+    Each of its programs decides one node. target_bytes, draft_bytes: bytes moved per value of a target row, one for
+    each node, and of a draft row. warps: see `launch_walk`.
+    """
+    choices, constants = Choices.allocate(shape, device), {"NODES": next_power_of_2(max(2, shape.nodes)), **constants}
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        moved = row_bytes(tree, shape.nodes, target_bytes) + row_bytes(tree, tree.draft_probs.shape[1], draft_bytes)
+        buffers = depths, choices, *own
+        launch_walk(function, shape, tree, out, moved, *buffers, warps=warps, programs=shape.nodes, **constants)
+
+    return decide

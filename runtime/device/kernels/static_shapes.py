@@ -76,8 +76,7 @@ def number_places_kernel(
     tl.store(tree.draft_rows + image * N + number, tl.load(rows + line, lane < N, other=-1), goes)
     tl.store(tree.counts + image, tl.sum(there, axis=0))
     tl.debug_barrier()
-    meta = (layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks)
-    lay_out_tree(tree.parents, tree.counts, *meta, image, N, most, LEVELS, BLOCK)
+    lay_out_tree(tree, layout, image, N, most, LEVELS, BLOCK)
 
 
 def number_places(

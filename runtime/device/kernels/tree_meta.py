@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 MOST_NODES = 64
@@ -19,14 +20,11 @@ class TreePlaces(NamedTuple):
 
 
 @kernel
-def lay_out_tree(
-    parents, counts, cells, positions, depths, first, sibling, masks, image, N, most,
-    LEVELS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+def lay_out_tree(tree, layout, image, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr) -> None:
     """Lay out an image's tree in registers. Each turn adds one level: a node reads its parent's mask and depth."""
     node = tl.arange(0, BLOCK)
-    count = tl.load(counts + image)
-    parent = tl.load(parents + image * N + node, node < N, other=-1).to(tl.int32)
+    count = tl.load(tree.counts + image)
+    parent = tl.load(tree.parents + image * N + node, node < N, other=-1).to(tl.int32)
     parent = tl.where(node < count, parent, -1)
     above = tl.maximum(parent, 0)
     own = tl.full((BLOCK,), 1, tl.int64) << node.to(tl.int64)
@@ -39,64 +37,33 @@ def lay_out_tree(
     beside = tl.min(tl.where(later, node[None, :], BLOCK), axis=1)
     place = image * N + node
     inside = node < N
-    tl.store(depths + place, depth, inside)
-    tl.store(positions + place, tl.minimum(tl.load(cells + image) - 1 + depth, most), inside)
-    tl.store(masks + place, mask, inside)
-    tl.store(first + place, tl.where(youngest < BLOCK, youngest, -1), inside)
-    tl.store(sibling + place, tl.where(beside < BLOCK, beside, -1), inside)
+    tl.store(layout.depths + place, depth, inside)
+    tl.store(layout.positions + place, tl.minimum(tl.load(layout.cells + image) - 1 + depth, most), inside)
+    tl.store(tree.masks + place, mask, inside)
+    tl.store(tree.first + place, tl.where(youngest < BLOCK, youngest, -1), inside)
+    tl.store(tree.sibling + place, tl.where(beside < BLOCK, beside, -1), inside)
 
 
 @kernel
-def tree_meta_kernel(
-    parents,
-    counts,
-    cells,
-    positions,
-    depths,
-    first,
-    sibling,
-    masks,
-    N,
-    most,
-    LEVELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+def tree_meta_kernel(tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr) -> None:
     """One program per image."""
-    image = tl.program_id(0)
-    lay_out_tree(parents, counts, cells, positions, depths, first, sibling, masks, image, N, most, LEVELS, BLOCK)
+    lay_out_tree(tree, layout, tl.program_id(0), N, most, LEVELS, BLOCK)
 
 
-def tree_meta(
-    parents: Tensor,
-    counts: Tensor,
-    cells: Tensor,
-    positions: Tensor,
-    depths: Tensor,
-    first: Tensor,
-    sibling: Tensor,
-    masks: Tensor,
-    levels: int,
-    most: int,
-) -> None:
-    """Fill depths, first (child), sibling (the next one) and masks, each [B, N] int64, from parents [B, N] int64.
+def tree_meta(tree: BatchTree, layout: TreePlaces, levels: int, most: int) -> None:
+    """Fill first (child), sibling (the next one) and masks of a tree, and depths of its layout, from its parents.
 
-    counts [B] int64: number of nodes; nodes past it have no relatives. levels: the largest depth. N <= 64. -1: none.
-    masks: node i has the bits of itself and of its ancestors. positions [B, N] int64: the cell of each node's token, at
-    most `most`, where cells [B] int64 is the cell of the root's children.
+    All are [B, N] int64, and N is at most 64. Nodes past the tree's counts have no relatives. levels: the largest
+    depth. -1: none. masks: node i has the bits of itself and of its ancestors. positions, also filled: the cell of each
+    node's token, at most `most`, where layout.cells is the cell of the root's children.
     """
-    batch, nodes = parents.shape
+    batch, nodes = tree.parents.shape
     launch(
         tree_meta_kernel,
         (batch,),
-        6 * 8 * parents.numel(),
-        parents,
-        counts,
-        cells,
-        positions,
-        depths,
-        first,
-        sibling,
-        masks,
+        6 * 8 * tree.parents.numel(),
+        tree,
+        layout,
         nodes,
         most,
         LEVELS=levels,

@@ -11,7 +11,7 @@ from underpaint.algos.accept.walk import MOST_RATIO as REFERENCE_MOST
 from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
 from underpaint.runtime.device.kernels.residuals import draw_left, left_sum
 from underpaint.runtime.device.kernels.row_maths import flip, row_sum
-from underpaint.runtime.device.kernels.siblings import Choices, goes_on, is_judge
+from underpaint.runtime.device.kernels.siblings import goes_on, is_judge, node_walk
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -104,8 +104,9 @@ def chain_odds(tree, sums, image, drafts, last, V, N, KIND: tl.constexpr, NODES:
 def walk_block_kernel(
     tree,
     out,
-    sums,
+    depths,
     choices,
+    sums,
     V,
     N,
     drafts,
@@ -214,24 +215,20 @@ def chain_walk(
 def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape, device: torch.device) -> Decide:
     """Return the device form of rules 'block' and 'hsd'."""
     kind = kind_of(shape.drawn)
-    sums, choices = ChainSums(shape, device, kind), Choices.allocate(shape, device)
+    sums = ChainSums(shape, device, kind)
+    walk = node_walk(
+        walk_block_kernel,
+        shape,
+        device,
+        sums.sums,
+        target_bytes=2 * 4,
+        CAPPED=int(getattr(rule, "end", "capped") == "capped"),
+        KIND=kind,
+        BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
+    )
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         sums.fill(tree)
-        launch_walk(
-            walk_block_kernel,
-            shape,
-            tree,
-            out,
-            row_bytes(tree, 2 * shape.nodes),
-            sums.sums,
-            choices,
-            CAPPED=int(getattr(rule, "end", "capped") == "capped"),
-            KIND=kind,
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
-            warps=4,
-            programs=shape.nodes,
-        )
+        walk(tree, depths, out)
 
     return decide

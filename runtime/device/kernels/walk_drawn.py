@@ -5,23 +5,12 @@ the nodes above it, and all nodes decide at once.
 """
 
 import torch
-from torch import Tensor
 
 from underpaint.algos.accept.ensemble import StaticEnsemble
 from underpaint.runtime.device.kernels.residuals import draw_left, next_offer, reject, untried_mass
 from underpaint.runtime.device.kernels.row_maths import UNIT, flip, whole, whole_sum
-from underpaint.runtime.device.kernels.siblings import Choices, drawn_children, follow, goes_on
-from underpaint.runtime.device.kernels.walk import (
-    BatchTree,
-    Decide,
-    Shape,
-    Verdicts,
-    lane_of,
-    launch_walk,
-    noise_of,
-    row_bytes,
-    tile,
-)
+from underpaint.runtime.device.kernels.siblings import drawn_children, follow, goes_on, node_walk
+from underpaint.runtime.device.kernels.walk import Decide, Shape, lane_of, noise_of, tile
 from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
@@ -121,29 +110,18 @@ def drawn_walk(rule: object, shape: Shape, device: torch.device, mixed: float | 
 
     Siblings are independent draws ("iid"), or drawn without replacement. mixed: the drafter's ensemble weight, or None.
     """
-    choices = Choices.allocate(shape, device)
     weight = torch.tensor([mixed or 0.0], dtype=torch.float64, device=device)
-
-    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        launch_walk(
-            walk_drawn_kernel,
-            shape,
-            tree,
-            out,
-            row_bytes(tree, shape.nodes + tree.draft_probs.shape[1]),
-            depths,
-            choices,
-            weight,
-            REPLACED=int(shape.drawn == "iid"),
-            MIXED=int(mixed is not None),
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
-            warps=4,
-            programs=shape.nodes,
-        )
-
-    return decide
+    return node_walk(
+        walk_drawn_kernel,
+        shape,
+        device,
+        weight,
+        draft_bytes=4,
+        REPLACED=int(shape.drawn == "iid"),
+        MIXED=int(mixed is not None),
+        CHILDREN=next_power_of_2(max(2, shape.children)),
+        BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
+    )
 
 
 def ensemble_walk(rule: StaticEnsemble, shape: Shape, device: torch.device) -> Decide:

@@ -14,18 +14,8 @@ from underpaint.algos.accept.gsd import GroupedSpeculation
 from underpaint.runtime.device.kernels.order import nearest_by_lane, ranks, take_nearest
 from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of
 from underpaint.runtime.device.kernels.row_maths import UNIT, draw, flip, scaled, whole, whole_sum
-from underpaint.runtime.device.kernels.siblings import Choices, follow, goes_on
-from underpaint.runtime.device.kernels.walk import (
-    BatchTree,
-    Decide,
-    Shape,
-    Verdicts,
-    drafted_row,
-    launch_walk,
-    noise_of,
-    row_bytes,
-    tile,
-)
+from underpaint.runtime.device.kernels.siblings import follow, goes_on, node_walk
+from underpaint.runtime.device.kernels.walk import Decide, Shape, drafted_row, noise_of, tile
 from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
@@ -230,31 +220,20 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
         codebook.shape[1],
     )
     left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
-    choices, drawn = Choices.allocate(shape, device), kind_of(shape.drawn)
     widest = tile(shape.vocab_size, wide=True)
     lanes = max(2, widest // 8)
-
-    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        launch_walk(
-            walk_gsd_kernel,
-            shape,
-            tree,
-            out,
-            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
-            depths,
-            choices,
-            groups,
-            left,
-            KIND=drawn,
-            RISING=int(grouped.rising),
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=lanes,  # passes hold a tile in addition to the walk's values
-            COLUMN=next_power_of_2(max(2, -(-shape.vocab_size // lanes))),
-            DRAW_BLOCK=max(2, widest // 2),
-            EBLOCK=next_power_of_2(max(2, groups.width)),
-            warps=4,
-            programs=shape.nodes,
-        )
-
-    return decide
+    return node_walk(
+        walk_gsd_kernel,
+        shape,
+        device,
+        groups,
+        left,
+        target_bytes=4 + 4 + 8 + 8,
+        KIND=kind_of(shape.drawn),
+        RISING=int(grouped.rising),
+        CHILDREN=next_power_of_2(max(2, shape.children)),
+        BLOCK=lanes,  # passes hold a tile in addition to the walk's values
+        COLUMN=next_power_of_2(max(2, -(-shape.vocab_size // lanes))),
+        DRAW_BLOCK=max(2, widest // 2),
+        EBLOCK=next_power_of_2(max(2, groups.width)),
+    )

@@ -1,24 +1,14 @@
 """The walk of `algos.accept.lantern` over point proposals: a token is kept with its own mass plus its pool's."""
 
 import torch
-from torch import Tensor
 
 from underpaint.algos.accept.lantern import Lantern, LanternPP
 from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, clear, pool, pools_of
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
-from underpaint.runtime.device.kernels.siblings import Choices, follow, goes_on
-from underpaint.runtime.device.kernels.walk import (
-    BatchTree,
-    Decide,
-    Shape,
-    Verdicts,
-    launch_walk,
-    noise_of,
-    row_bytes,
-    tile,
-)
+from underpaint.runtime.device.kernels.siblings import follow, goes_on, node_walk
+from underpaint.runtime.device.kernels.walk import Decide, Shape, noise_of, tile
 from underpaint.runtime.device.kernels.walk_pooled import pooled_walk
-from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, tl
 
 LITTLE = tl.constexpr(2.0**-16)
 """Share of the last sum: below it, subtraction leaves too few digits. A child is rejected with a probability equal to
@@ -126,26 +116,6 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
     pools, constants = pools_of(rule, device)
     if shape.drawn != "top_k":
         return pooled_walk(shape, device, pools, constants)
-    choices = Choices.allocate(shape, device)
     left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, device=device)
-
-    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        moved = row_bytes(tree, shape.nodes, 4 + 4 + 4)
-        launch_walk(
-            walk_lantern_kernel,
-            shape,
-            tree,
-            out,
-            moved,
-            depths,
-            choices,
-            pools,
-            left,
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=tile(shape.vocab_size, wide=True),
-            warps=4,
-            programs=shape.nodes,
-            **constants,
-        )
-
-    return decide
+    block = tile(shape.vocab_size, wide=True)
+    return node_walk(walk_lantern_kernel, shape, device, pools, left, target_bytes=4 + 4 + 4, BLOCK=block, **constants)

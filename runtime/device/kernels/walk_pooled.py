@@ -5,23 +5,12 @@ not normalised; `share` scales it to sum 1. The sign bit marks tokens that were 
 """
 
 import torch
-from torch import Tensor
 
 from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, Pools, clear, pool
 from underpaint.runtime.device.kernels.residuals import next_offer
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
-from underpaint.runtime.device.kernels.siblings import Choices, drawn_children, follow, goes_on
-from underpaint.runtime.device.kernels.walk import (
-    BatchTree,
-    Decide,
-    Shape,
-    Verdicts,
-    lane_of,
-    launch_walk,
-    noise_of,
-    row_bytes,
-    tile,
-)
+from underpaint.runtime.device.kernels.siblings import drawn_children, follow, goes_on, node_walk
+from underpaint.runtime.device.kernels.walk import Decide, Shape, lane_of, noise_of, tile
 from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
@@ -194,28 +183,18 @@ def walk_pooled_kernel(
 
 def pooled_walk(shape: Shape, device: torch.device, pools: Pools, constants: dict[str, int]) -> Decide:
     """Return the device form of LANTERN's rules on drawn trees."""
-    choices = Choices.allocate(shape, device)
     left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
-
-    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        launch_walk(
-            walk_pooled_kernel,
-            shape,
-            tree,
-            out,
-            row_bytes(tree, shape.nodes) + row_bytes(tree, tree.draft_probs.shape[1], 4 + 8 + 8),
-            depths,
-            choices,
-            pools,
-            left,
-            REPLACED=int(shape.drawn == "iid"),
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=min(2048 if shape.drawn == "iid" else 1024, tile(shape.vocab_size, wide=True)),
-            DRAW_BLOCK=min(2048, tile(shape.vocab_size, wide=True)),
-            warps=4,
-            programs=shape.nodes,
-            **constants,
-        )
-
-    return decide
+    widest = tile(shape.vocab_size, wide=True)
+    return node_walk(
+        walk_pooled_kernel,
+        shape,
+        device,
+        pools,
+        left,
+        draft_bytes=4 + 8 + 8,
+        REPLACED=int(shape.drawn == "iid"),
+        CHILDREN=next_power_of_2(max(2, shape.children)),
+        BLOCK=min(2048 if shape.drawn == "iid" else 1024, widest),
+        DRAW_BLOCK=min(2048, widest),
+        **constants,
+    )

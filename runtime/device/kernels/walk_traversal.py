@@ -6,26 +6,13 @@ row. All nodes flip at once. The verdict is the first kept node in the order of 
 """
 
 import torch
-from torch import Tensor
 
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.runtime.device.kernels.proposals import IID, POINTS, kind_of
 from underpaint.runtime.device.kernels.residuals import draw_left, next_offer, reject, untried_mass
 from underpaint.runtime.device.kernels.row_maths import UNIT, flip, whole, whole_sum
-from underpaint.runtime.device.kernels.siblings import Choices, children_of, goes_on, is_judge
-from underpaint.runtime.device.kernels.walk import (
-    BatchTree,
-    Decide,
-    Shape,
-    Verdicts,
-    conclude,
-    drafted_row,
-    lane_of,
-    launch_walk,
-    noise_of,
-    row_bytes,
-    tile,
-)
+from underpaint.runtime.device.kernels.siblings import children_of, goes_on, is_judge, node_walk
+from underpaint.runtime.device.kernels.walk import Decide, Shape, conclude, drafted_row, lane_of, noise_of, tile
 from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
@@ -223,24 +210,14 @@ def walk_traversal_kernel(
 
 def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
     """Return the device form of rule 'traversal'."""
-    choices, kind = Choices.allocate(shape, device), kind_of(shape.drawn)
-
-    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        launch_walk(
-            walk_traversal_kernel,
-            shape,
-            tree,
-            out,
-            row_bytes(tree, shape.nodes + tree.draft_probs.shape[1]),
-            depths,
-            choices,
-            KIND=kind,
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
-            TILE=tile(shape.vocab_size),
-            warps=8,
-            programs=shape.nodes,
-        )
-
-    return decide
+    return node_walk(
+        walk_traversal_kernel,
+        shape,
+        device,
+        draft_bytes=4,
+        warps=8,
+        KIND=kind_of(shape.drawn),
+        CHILDREN=next_power_of_2(max(2, shape.children)),
+        BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
+        TILE=tile(shape.vocab_size),
+    )

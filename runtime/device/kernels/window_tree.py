@@ -72,10 +72,7 @@ def add_candidates_kernel(
         size += width - 1
     tl.store(tree.counts + image, size)
     tl.debug_barrier()
-    lay_out_tree(
-        tree.parents, tree.counts, layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks,
-        image, N, most, LEVELS, NODES,
-    )  # fmt: skip
+    lay_out_tree(tree, layout, image, N, most, LEVELS, NODES)
 
 
 def add_candidates(

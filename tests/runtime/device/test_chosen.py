@@ -122,7 +122,11 @@ MUTANTS = {
         agree("windows"),
     ),
     "what was said of accepted siblings is that of the first nodes": (
-        ("lookup_table", "own = tl.load(path + image * N + place - 1", "own = place + 0 * tl.load(path"),
+        (
+            "lookup_table",
+            "own = tl.load(verdicts.path + image * N + place - 1",
+            "own = place + 0 * tl.load(verdicts.path",
+        ),
         keeps_the_path,
     ),
     "the first token is the likeliest": (

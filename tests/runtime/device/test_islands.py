@@ -260,7 +260,7 @@ MUTANTS = {
         repairs_all_agree,
     ),
     "every image has the islands of the first": (
-        ("repair", "whose = tl.load(labels + image * most", "whose = tl.load(labels"),
+        ("repair", "whose = tl.load(islands.labels + image * most", "whose = tl.load(islands.labels"),
         repairs_all_agree,
     ),
     "every image's cells are refused as the first's": (
@@ -278,13 +278,13 @@ MUTANTS = {
     "a cell sees those that are decided beside it": (
         (
             "repair",
-            "tl.load(ready + mine + fed, inside, other=1) == 0",
-            "tl.load(ready + mine + fed, inside, other=1) >= 0",
+            "tl.load(islands.ready + mine + fed, inside, other=1) == 0",
+            "tl.load(islands.ready + mine + fed, inside, other=1) >= 0",
         ),
         repairs_all_agree,
     ),
     "a proxy holds what is not decided yet": (
-        ("repair", "there = there & (tl.load(ready + mine + other, other < N, other=1) == 0)", "there = there"),
+        ("repair", "there = there & (tl.load(islands.ready + mine + other, other < N, other=1) == 0)", "there = there"),
         repairs_all_agree,
     ),
     "a step forgets what did not fit into its pass": (

@@ -187,9 +187,9 @@ def test_trees_are_described_as_the_reference_does(shape: tuple[int, ...], cell:
     padded_parents = torch.full((1, nodes), 3)
     padded_parents[0, :size] = torch.from_numpy(parents)
     positions, depths, first, sibling, masks = (torch.zeros(1, nodes, dtype=torch.int64) for _ in range(5))
-    tree_meta(
-        padded_parents, whole(size), whole(cell), positions, depths, first, sibling, masks, levels=tree.depth, most=15
-    )
+    none = whole(0)
+    laid = BatchTree(none, first, sibling, masks, padded_parents, whole(size), none, none, none, none)
+    tree_meta(laid, TreePlaces(whole(cell), positions, depths), tree.depth, 15)
     assert depths[0, :size].tolist() == tree.depths().tolist()
     assert positions[0, :size].tolist() == np.minimum(cell - 1 + tree.depths(), 15).tolist()
     seen = (masks[0, :size, None] >> torch.arange(size)) & 1

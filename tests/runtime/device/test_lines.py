@@ -59,7 +59,7 @@ def test_trees_that_run_over_ends_of_lines_decide_as_the_model() -> None:
         ("tl.where(ends, here + N, here)", "here"),
         ("tl.where(ends, mask | behind, 0) | (own << N)", "own << N"),
         ("drawn + drawn // W", "drawn"),
-        ("tl.store(slots + place + 1, node + N, ends)", "tl.store(slots + place + 1, node, ends)"),
+        ("tl.store(out.path + place + 1, node + N, ends)", "tl.store(out.path + place + 1, node, ends)"),
     ],
 )
 def test_a_planted_bug_is_seen(old: str, new: str) -> None:

@@ -20,7 +20,7 @@ MUTANTS = {
     "a row opens a step early": ("adaptive", ("adaptive_fronts", "(above >= w)", "(above >= w - 1)")),
     "every image is tested by the first one's noise": (
         "adaptive",
-        ("adaptive_fronts", "tl.load(tests + image * 2), chance", "tl.load(tests), chance"),
+        ("adaptive_fronts", "tl.load(rows.uniforms + image * 2), chance", "tl.load(rows.uniforms), chance"),
     ),
     "a test is at the address of another": (
         "adaptive",
@@ -48,7 +48,11 @@ MUTANTS = {
     ),
     "a row that opens copies another token than the last decided": (
         "left",
-        ("row_drafts", "tl.load(columns + image * H + behind, known, other=0) - 1", "tl.where(row > 0, W, count) - 1"),
+        (
+            "row_drafts",
+            "tl.load(drafts.columns + image * H + behind, known, other=0) - 1",
+            "tl.where(row > 0, W, count) - 1",
+        ),
     ),
     "keys of rows that wait are forgotten": (
         "top",
@@ -66,7 +70,7 @@ MUTANTS = {
     ),
     "every image is judged by the first one's noise": (
         "left",
-        ("row_verdicts", "uniforms + (image * ROLES + 1) * W", "uniforms + W"),
+        ("row_verdicts", "drafts.uniforms + (image * ROLES + 1) * W", "drafts.uniforms + W"),
     ),
 }
 

@@ -121,7 +121,11 @@ MUTANTS = {
         windows_agree("maximal", "left", PASSES),
     ),
     "a draft is looked up beside the token that stood there": (
-        ("look_up", "tl.load(held + image * W + lane - 1, inside", "tl.load(tokens + image * N + done + lane, inside"),
+        (
+            "look_up",
+            "tl.load(window.tokens + image * W + lane - 1, inside",
+            "tl.load(tree.tokens + image * N + done + lane, inside",
+        ),
         windows_agree("maximal", "left", PASSES),
     ),
     "what was looked up is drafted from, and the last pass's kept": (
@@ -129,7 +133,7 @@ MUTANTS = {
         windows_agree("independent", "left", PASSES),
     ),
     "every image looks up the first one's cells": (
-        ("look_up", "kept + (image.to(tl.int64) * most + source)", "kept + source"),
+        ("look_up", "table.decided + (image.to(tl.int64) * most + source)", "table.decided + source"),
         windows_agree("independent", "above", BESIDE),
     ),
     "what is found beside comes on top": (
@@ -149,11 +153,11 @@ MUTANTS = {
         windows_agree("independent", "lookup", REFILLED),
     ),
     "what was said of a cell is kept as of the one before": (
-        ("lookup_table", "kept + (image * most + cell) * V", "kept + (image * most + cell - 1) * V"),
+        ("lookup_table", "table.decided + (image * most + cell) * V", "table.decided + (image * most + cell - 1) * V"),
         windows_agree("independent", "lookup", REFILLED),
     ),
     "a pass is kept behind the token of its own cell": (
-        ("lookup_table", "tl.load(tokens + node, here", "tl.load(tokens + node + 1, here"),
+        ("lookup_table", "tl.load(tree.tokens + node, here", "tl.load(tree.tokens + node + 1, here"),
         windows_agree("maximal", "left", PASSES),
     ),
     "it is not drafted where the last draft is the rejected one": (

@@ -110,7 +110,8 @@ def by_device(cases: list[Case], candidates: int, levels: int) -> list[Made]:
     add_candidates(tree, layout, lengths, uniforms, proposals, arrivals, most=99)
     laid = positions, depths, first, sibling, masks
     again = [torch.zeros_like(part) for part in laid]
-    tree_meta(parents, counts, layout.cells, *again, levels=MOST, most=99)
+    places = TreePlaces(layout.cells, *again[:2])
+    tree_meta(tree._replace(first=again[2], sibling=again[3], masks=again[4]), places, MOST, 99)
     assert all(map(torch.equal, laid, again))
     paths = [
         path_of(parents[place, :count].tolist(), case.turns)

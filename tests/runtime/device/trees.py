@@ -11,7 +11,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role, from_arrays, sampling
 from underpaint.algos.protocols import Budget, Rule
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
-from underpaint.runtime.device.kernels.tree_meta import tree_meta
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Shape, Verdicts
 from underpaint.runtime.device.rules import device_rule
 from underpaint.strategies import Rows, ShapePolicy, chains, distributions, shapes
@@ -75,12 +75,9 @@ def batch_of(cases: Sequence[Case], nodes: int) -> tuple[BatchTree, torch.Tensor
         for role, values in case.uniforms.items():
             uniforms[place, ROLES.index(role), :size] = values
     tensors = {name: torch.from_numpy(array) for name, array in ints.items()}
-    positions, *meta = (torch.zeros(batch, nodes, dtype=torch.int64) for _ in range(5))
+    positions, depths, first, sibling, masks = (torch.zeros(batch, nodes, dtype=torch.int64) for _ in range(5))
     counts = torch.tensor([case.tree.size for case in cases])
     levels = max(case.tree.depth for case in cases)
-    cells = torch.ones(batch, dtype=torch.int64)
-    tree_meta(tensors["parents"], counts, cells, positions, *meta, levels=max(1, levels), most=99)
-    depths, first, sibling, masks = meta
     tree = BatchTree(
         tensors["tokens"],
         first,
@@ -93,6 +90,8 @@ def batch_of(cases: Sequence[Case], nodes: int) -> tuple[BatchTree, torch.Tensor
         tensors["draft_rows"],
         torch.from_numpy(uniforms),
     )
+    layout = TreePlaces(torch.ones(batch, dtype=torch.int64), positions, depths)
+    tree_meta(tree, layout, max(1, levels), 99)
     zeros = torch.zeros(batch, dtype=torch.int64)
     out = Verdicts(
         torch.full((batch, nodes), -1), zeros.clone(), zeros.clone(), zeros.clone(), torch.ones(batch, nodes).int()

@@ -194,7 +194,7 @@ def by_device(window: JacobiWindow, window_passes: Sequence[Pass]) -> list[After
     else:
         refill(window_buffers, progress, lengths, tree, layout, REFILLS[window.refill], GRID.width)
     laid = [part.clone() for part in (positions, depths, first, sibling, masks)]
-    tree_meta(parents, tree.counts, cells, positions, depths, first, sibling, masks, levels=most, most=GRID.cells - 1)
+    tree_meta(tree, layout, most, GRID.cells - 1)
     assert torch.equal(laid[4], masks)
     assert torch.equal(laid[0], positions)
     results = []
