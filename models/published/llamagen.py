@@ -21,7 +21,6 @@ HEADS: Final = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2048: 32, 2560: 40, 3200:
 """Number of heads for each published width: B, L, XL, XXL, 1B, XXXL, 3B, 7B; and Tar's S."""
 LAYERS: Final = {768: 12, 1024: 24, 1280: 36, 1536: 48, 2048: 22, 2560: 48, 3200: 24, 4096: 32}
 """Number of LlamaGen's layers for each width."""
-CAPTION_POSITIONS: Final = 120
 CLASS_GRID: Final = 16
 _STRIDE: Final = 16
 """Side of a cell in pixels."""

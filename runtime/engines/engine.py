@@ -135,9 +135,9 @@ class FusedTreeOutput(NamedTuple):
 class PassOutput(NamedTuple):
     """The outputs of one pass: views of buffers that the engine's next pass overwrites.
 
-    logits [B, T, V]; features [B, T, D]. probs [T, V]: the distributions under the engine's sampling parameters, if it
-    `makes_probs`. chain [levels] int64: the greedy chain after the last position, if the engine `fuses_chains`.
-    tree: the draft tree after the last position, if the call requested one.
+    logits [B, T, V]; features [B, T, D]. probs [T, V]: the distributions under the engine's sampling parameters; None
+    if the host has to compute them. chain [levels] int64: the greedy chain after the last position, if the engine
+    `fuses_chains`. tree: the draft tree after the last position, if the call requested one.
     """
 
     logits: NDArray[np.float32]
@@ -174,11 +174,6 @@ class Engine(Protocol):
     @property
     def rows(self) -> int:
         """The number of rows, B."""
-        ...
-
-    @property
-    def makes_probs(self) -> bool:
-        """Whether passes return distributions under the current sampling; if not, the host computes them."""
         ...
 
     @property

@@ -185,10 +185,6 @@ class OnnxEngine:
         return self._buffers.captures
 
     @property
-    def makes_probs(self) -> bool:
-        return self._sampling.complete
-
-    @property
     def fuses_trees(self) -> bool:
         """See `Engine`; true if the graph also computes the distributions that draft tokens are taken from."""
         return self.fuses_chains and self._sampling.complete

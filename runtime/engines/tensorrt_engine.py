@@ -135,7 +135,6 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTD
 class TensorRTEngine:
     """An `Engine` with only plain passes: a captured graph drafts one level and returns no distributions."""
 
-    makes_probs: Final = False
     fuses_chains: Final = False
     fuses_trees: Final = False
     """See `Engine`."""

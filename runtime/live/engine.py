@@ -35,7 +35,6 @@ class TorchPasses:
     """Shared base of engines that run a torch module: cache, sampling on the device, masks and timing."""
 
     fuses_chains = fuses_trees = False
-    makes_probs = True
     logits_to_host = False
     """Whether passes also return logits, for comparisons of passes."""
     by_kernels: bool | None = None

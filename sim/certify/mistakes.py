@@ -100,7 +100,6 @@ def _draft_zeroed(left: FloatArray, offered: FloatArray, token: int) -> FloatArr
 
 ANY = frozenset(DRAWN)
 SAMPLED: frozenset[Drawn] = frozenset({"iid", "without_replacement"})
-POINTS: frozenset[Drawn] = frozenset({"top_k"})
 TWO_TAKEN: frozenset[Drawn] = frozenset({"without_replacement"})
 
 RIGHT = TokenWiseWalk()
@@ -280,9 +279,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "a token stays where it is the target's likeliest, whatever the temperature",
         "mutant",
         ANY,
-        TokenWiseWalk(
-            judged=lambda draft, node: np.eye(draft.target_probs.shape[1])[draft.target_probs[node].argmax()]
-        ),
+        TokenWiseWalk(judged=_greedy),
     ),
 )
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}

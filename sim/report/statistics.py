@@ -1,8 +1,8 @@
 """Statistics of decoding runs: counts per image, without times, which latency models convert to times."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from underpaint.sim.latency.models import Costs
 
 INTERVAL_DEVIATIONS = 1.96
 """Half the width of a 95 % confidence interval of a mean, in standard errors."""
+_COUNTS: Final = ("cycles", "accepted", "depth", "verify", "draft", "chained")
+"""The arrays of `Runs`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,16 +56,8 @@ class Runs:
             raise ValueError(f"runs: expected images of {self.cells} cells, got {more.cells}")
         if more.decodings != self.decodings:
             raise ValueError(f"runs: expected images decoded {self.decodings} times, got {more.decodings}")
-        return Runs(
-            self.cells,
-            np.concatenate([self.cycles, more.cycles]),
-            np.concatenate([self.accepted, more.accepted]),
-            np.concatenate([self.depth, more.depth]),
-            np.concatenate([self.verify, more.verify]),
-            np.concatenate([self.draft, more.draft]),
-            np.concatenate([self.chained, more.chained]),
-            self.decodings,
-        )
+        joined: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in _COUNTS}
+        return replace(self, **joined)
 
     def pooled(self, images: int) -> "Runs":
         """Sum the decodings of each image of a pool, decoded in turns; only images are independent, for intervals.
@@ -74,20 +68,11 @@ class Runs:
         if remainder or not times:
             raise ValueError(f"runs: expected a multiple of {images} images, got {self.images}")
 
-        def summed(counts: IntArray) -> IntArray:
-            total: IntArray = counts.reshape(times, images, *counts.shape[1:]).sum(axis=0)
-            return total
-
-        return Runs(
-            self.cells,
-            summed(self.cycles),
-            summed(self.accepted),
-            summed(self.depth),
-            summed(self.verify),
-            summed(self.draft),
-            summed(self.chained),
-            times * self.decodings,
-        )
+        sums = dict[str, Any](decodings=times * self.decodings)
+        for name in _COUNTS:
+            counts = getattr(self, name)
+            sums[name] = counts.reshape(times, images, *counts.shape[1:]).sum(axis=0)
+        return replace(self, **sums)
 
     def times(self, costs: Costs) -> "ImageTimes":
         """Compute the time of each image with a latency model; ValueError if the model lacks a size. If the images of a
@@ -97,10 +82,6 @@ class Runs:
         host = (self.cycles + self.decodings) * costs.overhead_ms
         alone = target + drafter + host
         return ImageTimes(target, drafter, host, alone * (slowest_of(alone, costs.waits_for) - 1.0))
-
-    def image_ms(self, costs: Costs) -> FloatArray:
-        """[I] float64: total time in ms of each image with a latency model; see `times`."""
-        return self.times(costs).total
 
 
 class ImageTimes(NamedTuple):
@@ -188,7 +169,7 @@ def mean_depth(runs: Runs) -> Estimate:
 
 def speedup(runs: Runs, costs: Costs) -> Estimate:
     """The speedup over plain autoregression with the same latency model."""
-    return times_faster(runs, runs.image_ms(costs), plain_ms(costs))
+    return times_faster(runs, runs.times(costs).total, plain_ms(costs))
 
 
 def plain_ms(costs: Costs) -> float:

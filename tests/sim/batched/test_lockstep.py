@@ -328,7 +328,7 @@ def test_runs_are_priced_pass_by_pass() -> None:
     verify[:, 1], verify[:, 3], draft[:, 2] = 1, (4, 5), (8, 10)
     runs = Runs(16, np.array([4, 5]), np.array([11, 10]), np.array([8, 10]), verify, draft, counts)
     costs = MeasuredCosts("m", ((1, 2.0), (3, 4.0)), ((1, 0.5), (2, 1.0)), overhead_ms=0.25)
-    assert runs.image_ms(costs).tolist() == [2 + 16 + 8 + 5 * 0.25, 2 + 20 + 10 + 6 * 0.25]
+    assert runs.times(costs).total.tolist() == [2 + 16 + 8 + 5 * 0.25, 2 + 20 + 10 + 6 * 0.25]
     assert speedup(runs, costs).mean == pytest.approx(2 * 16 * 2.25 / (27.25 + 33.5))
     assert tokens_per_cycle(runs).mean == pytest.approx(30 / 9)
     assert runs.and_more(runs).images == 4

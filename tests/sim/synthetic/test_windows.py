@@ -106,7 +106,7 @@ def test_runs_add_up_and_cost_what_their_passes_do(name: str) -> None:
     assert runs.draft.sum() == runs.chained.sum() == 0
     assert (runs.accepted + runs.cycles).tolist() == [36 - (isinstance(scheme.window, JacobiWindow))] * 3
     assert runs.verify.sum(axis=1).tolist() == [one.passes.size for one in images]
-    np.testing.assert_allclose(runs.image_ms(costs), [float(costs.verify_ms(one.passes).sum()) for one in images])
+    np.testing.assert_allclose(runs.times(costs).total, [float(costs.verify_ms(one.passes).sum()) for one in images])
 
 
 def test_every_image_has_noise_of_its_own() -> None:
