@@ -64,7 +64,7 @@ def advise(
     precision: Annotated[
         float, typer.Option(help="Half the 95 % interval of a speedup in the coarse sweep, as a share of it.")
     ] = 0.05,
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED - 1)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Number of processes; default: all cores.", min=1, max=1024)] = None,
     out: Annotated[
         Path | None,

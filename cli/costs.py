@@ -116,7 +116,8 @@ def _curve(
 
     if pipeline.loaded_drafter is None:
         return None
-    unfinished = "stopped: the cost curve is not finished; the same command continues it"
+    then = "begins again" if renew else "continues it"
+    unfinished = f"stopped: the cost curve is not finished; the same command {then}"
     with on_interrupt(lambda: unfinished):
         curve = None if renew else read_stored_curve(pipeline, sampling)
         if curve is not None and not full:
@@ -128,7 +129,7 @@ def _curve(
 def _show(curve: "CostCurveFile", form: Format) -> None:
     about = curve.measured_on
     title = f"{about.get('processor')}, {about.get('threads')} threads, {about.get('engine')}"
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("nodes", right=True),
         figure("target_ms", "target\npass, ms", ".3f"),
         figure("times_one_node", "times\none node", ".2f"),
@@ -138,7 +139,11 @@ def _show(curve: "CostCurveFile", form: Format) -> None:
     )
     within = curve.in_cycle
     verify, draft = dict(curve.verify_ms), dict(curve.draft_ms)
-    inside, chains = (dict(within.target_ms), dict(within.chain_ms)) if within is not None else ({}, {})
+    inside, chains, windows = (
+        ({}, {}, {}) if within is None else map(dict, (within.target_ms, within.chain_ms, within.window_ms))
+    )
+    if windows:
+        columns += (figure("windows_ms", "in Jacobi\nwindows, ms", ".3f"),)
     rows = [
         {
             "nodes": size,
@@ -147,8 +152,9 @@ def _show(curve: "CostCurveFile", form: Format) -> None:
             "target_in_cycles_ms": inside.get(size),
             "drafter_ms": draft.get(size),
             "chain_ms": chains.get(size),
+            "windows_ms": windows.get(size),
         }
-        for size in sorted({*verify, *draft})
+        for size in sorted({*verify, *draft, *chains})
     ]
     show([ResultTable(f"{curve.model.get('target')} and {curve.model.get('drafter')} on {title}", columns, rows)], form)
     note(f"On this machine {curve.knee.describe()}. Fingerprint {curve.fingerprint[:12]}.", form)

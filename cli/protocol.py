@@ -144,7 +144,7 @@ def protocol(
             check_preset(chosen, pipeline)
         to_tune, to_report, source = _prompts(pipeline, prompt_options, sizes, (TUNE_SKIP, REPORT_SKIP), chosen is None)
         judge_for(bound, pipeline, to_tune)
-        tables = checked_tables(pipeline, names, samplings)
+        tables = checked_tables(pipeline, names, samplings, measure=not no_draw)
         parts = (pipeline, names, samplings, tables)
         first = Protocol.of(*parts, to_report, judge, chosen or TUNED, sizes, source)
         _check_drawn(first)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from underpaint.cli.costs import tables_with_costs
+from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
@@ -222,16 +222,22 @@ def read_methods(text: str) -> tuple[str, ...]:
 
 
 def checked_tables(
-    pipeline: "OpenModels", names: "Sequence[str]", samplings: "Sequence[SamplingParams]"
+    pipeline: "OpenModels", names: "Sequence[str]", samplings: "Sequence[SamplingParams]", *, measure: bool = True
 ) -> "ModelTables":
     """Return the models' tables, with pass costs if one of the methods chooses by them.
 
-    Raises ValueError if a method's rule breaks its promise.
+    Raises ValueError if a method's rule breaks its promise, or if such costs are not kept and not to be measured.
     """
     from underpaint.runtime.methods.registry import resolve
 
     configs = [resolve(name, sampling.temperature) for name in names for sampling in samplings]
     check_promises(configs)
+    needed = not measure and pipeline.loaded_drafter is not None and any(config.needs_costs for config in configs)
+    if needed and curve_for(pipeline, samplings[0], measure=False) is None:
+        raise ValueError(
+            "--no-draw: expected the cost curve by which methods chose while drawing, and none is kept here; "
+            "leave --no-draw out, or leave methods such as roofline out"
+        )
     return tables_with_costs(pipeline, configs, samplings[0])
 
 

@@ -11,7 +11,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input, continues, on_interrupt
-from underpaint.cli.options import short_hash
+from underpaint.cli.options import refuse_given, short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
 from underpaint.cli.simulate.predict import predict
 from underpaint.cli.simulate.windows import window_recipes, windows_apart
@@ -130,6 +130,7 @@ def known(form: FormatOption = Format.table) -> None:
 
 @app.command()
 def sweep(
+    context: typer.Context,
     model: Annotated[
         str, typer.Option(help="Synthetic models or .npz traces, separated by commas.")
     ] = "field,flat,sharp",
@@ -202,6 +203,8 @@ def sweep(
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
         jacobi = _split(windows) if windows else ()
         trees = _split(policies) if policies or not jacobi else ()
+        if not trees:
+            refuse_given(context, ("rules",), "judges trees, and --policies names none; leave it out")
         names = {"model": _split(model), "policy": trees, "rule": _split(rules) if trees else ()}
         of_windows, of_trees = windows_apart(vary or [])
         plan = SweepPlan(

@@ -43,10 +43,11 @@ def predict(
     curve, preferably those measured inside decoding cycles.
     """
     from underpaint.artifacts.cost_curve import read_cost_curve
+    from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
     from underpaint.sim.replay.predict import predict as predict_all
-    from underpaint.sim.replay.predict import unpredictable
-    from underpaint.sim.replay.trace import load
+    from underpaint.sim.replay.predict import predictable, unpredictable
+    from underpaint.sim.replay.trace import load, replay
 
     with bad_input():
         check_json(json_file)
@@ -54,7 +55,18 @@ def predict(
         check_belong(recorded, measured)
         check_measured_on(curve, measured)
         names = tuple(dict.fromkeys(read_names(methods or ""))) or None
-        predictions = predict_all(recorded, curve, measured, seeds, methods=names)
+        reasons = {} if names else dict(unpredictable(measured, recorded, curve))
+        predictions, model = list["Predicted"](), replay(recorded)
+        for name in predictable(measured, recorded, names, curve):
+            try:
+                predictions += predict_all(recorded, curve, measured, seeds, methods=[name], replayed=model)
+            except SizeMissing as error:
+                if names:
+                    raise
+                reasons[name] = str(error)
+        if reasons and not predictions:
+            name, reason = next(iter(reasons.items()))
+            raise ValueError(f"none of its {len(reasons)} methods can be predicted. The first, {name}: {reason}")
     rows = [
         {
             **one._asdict(),
@@ -74,7 +86,7 @@ def predict(
             "host its overhead_ms. Measure a whole curve with `underpaint costs --full`.",
             form,
         )
-    for name, reason in unpredictable(measured, recorded, curve).items() if names is None else ():
+    for name, reason in reasons.items():
         note(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.", form)
 
 

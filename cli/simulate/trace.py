@@ -159,8 +159,11 @@ def trace(
         if acceptance is not None:
             converting = {"own_file", "acceptance", "length", "seed"}
             refuse_given(context, options - converting, "does not go with --to, which only counts; leave it out")
+            if own_file is not None and own_file.suffix != ".npz":
+                refuse_given(context, ("length", "seed"), "needs a trace, and a log is only converted; leave it out")
             _write_acceptance(own_file, acceptance, length, seed)
             return
+        refuse_given(context, ("length",), "needs --to; leave it out")
         if trace_file.suffix != ".npz":
             raise ValueError(f"--out {trace_file}: expected a name that ends in .npz")
         if own_file is not None:
@@ -183,6 +186,8 @@ def trace(
             raise ValueError("--grid needs --from or --live; exported models have their own grid, so leave --grid out")
         if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
+        if not methods:
+            refuse_given(context, ("preset",), "needs --methods, whose pictures are drawn with it; leave it out")
         names = read_names(methods)
         settings = settings_by_method(setting or [], names)
         for name in names:

@@ -114,11 +114,12 @@ def curve_of(
     if models.loaded_drafter is None:
         return None
     stored_curve = None if renew else read_stored_curve(models, sampling)
-    if stored_curve is not None and not (full and not stored_curve.in_grid):
+    if stored_curve is not None and (not full or _is_full(stored_curve)):
         return stored_curve
     path = curve_path(models, sampling)
     # An interrupted short measurement is not reused for a full one, which has more rounds and other loops.
-    partial = PartialCurve.of(path.with_suffix(".full.json") if full else path, renew=renew)
+    kinds = [loop.family for loop in _loops(models.high, models.loaded_drafter, full, [[1, 1.0]], [[1, 1.0]])]
+    partial = PartialCurve.of(path.with_suffix(".full.json") if full else path, kinds, renew=renew)
     content = (json.dumps(_measure(models, sampling, report, full, partial)) + "\n").encode()
     fresh = parse_cost_curve(content, path)
     try:
@@ -147,6 +148,10 @@ def with_costs(
     return tables if curve is None else replace(tables, costs=engine_costs(curve))
 
 
+def _is_full(curve: CostCurveFile) -> bool:
+    return curve.in_grid is not None and curve.in_cycle is not None and bool(curve.in_cycle.window_ms)
+
+
 def _measure(
     models: OpenModels,
     sampling: SamplingParams,
@@ -162,8 +167,8 @@ def _measure(
     started = perf_counter()
     conditions = conditions_of(models)
     rounds, images = _ROUNDS[full], _IMAGES[full]
-    kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]]))
-    most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1) + (images + 1 if full else 0)
+    turns = in_cycle.turns(len(partial.loops))
+    most = passes.rounds_in_all(rounds) + turns * (images + 1) + (images + 1 if full else 0)
     done = 0
 
     def step() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,35 +28,45 @@ class PartialCurve:
         verify: Samples of target passes by size, in whole rounds.
         draft: Samples of drafter passes by size.
         rounds: Bursts of each finished round of decoding loops, without the warm-up round.
+        loops: Their families, in order.
     """
 
     path: Path | None = None
     verify: BySize = field(default_factory=dict)
     draft: BySize = field(default_factory=dict)
     rounds: list[list[CycleSamples]] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, curve: Path, *, renew: bool = False) -> PartialCurve:
-        """The samples of an interrupted measurement of this curve; empty if there are none or their file is damaged."""
+    def of(cls, curve: Path, loops: Sequence[str], *, renew: bool = False) -> PartialCurve:
+        """The samples of an interrupted measurement of this curve with these loops.
+
+        Empty with `renew`, if there are none, or if their file is damaged or has other loops.
+        """
         path = curve.with_name(curve.name + SUFFIX)
+        empty = cls(path, loops=list(loops))
         if renew:
-            path.unlink(missing_ok=True)
+            empty.forget()
+            return empty
         try:
             stored = read_object(path)
+            if stored["loops"] != empty.loops:
+                return empty
             sizes = [
                 {int(size): [PassSample(*one) for one in some] for size, some in stored[name].items()}
                 for name in ("verify", "draft")
             ]
             rounds = [[CycleSamples.from_dict(burst) for burst in bursts] for bursts in stored["rounds"]]
-            return cls(path, sizes[0], sizes[1], rounds)
+            return cls(path, sizes[0], sizes[1], rounds, empty.loops)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return cls(path)
+            return empty
 
     def save(self) -> None:
         """Write the samples; stores nothing if the folder cannot be written."""
         if self.path is None:
             return
         stored = {
+            "loops": self.loops,
             "verify": self.verify,
             "draft": self.draft,
             "rounds": [[burst.to_dict() for burst in bursts] for bursts in self.rounds],
@@ -66,6 +78,7 @@ class PartialCurve:
             self.path = None
 
     def forget(self) -> None:
-        """Delete the file once the curve is complete."""
+        """Delete the file, if the folder can be written."""
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)

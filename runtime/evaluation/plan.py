@@ -204,7 +204,7 @@ class RunPlan:
             pipeline, drawing = self.models[job.model].pipeline, job.drawing
             cells, codes = pipeline.grid.cells, pipeline.tables.vocab_size
             wrong = ""
-            if job.key not in keys:
+            if job.key._replace(repeat=0) not in keys:
                 wrong = "is not of this comparison"
             elif len(drawing.tokens) != cells or not all(0 <= token < codes for token in drawing.tokens):
                 wrong = f"should hold {cells} tokens from 0 to {codes - 1}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,24 +33,18 @@ def limited(counts: Mapping[tuple[int, str], int], most: int) -> dict[tuple[int,
     return {(place, name): others[place] if name == BASELINE else count for (place, name), count in fewer.items()}
 
 
-def fit_counts(
-    counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
-) -> dict[tuple[int, str], int]:
-    """Limit every method to the same number of prompts: the largest that fits the budget, but at least `LEAST`.
+def most_within(counts: Mapping[tuple[int, str], int], budget: float, cost: Callable[[int], float]) -> int:
+    """Return the largest number of prompts per method, at least `LEAST`, whose cost is within a budget.
 
     Slow methods get no fewer than fast ones, because their speedups are as uncertain. A larger budget only adds rounds.
 
     Args:
         counts: Wanted number of prompts, by (temperature index, label).
-        seconds: Seconds per prompt, by the same keys.
-        budget: Seconds for all prompts, including one uncounted drawing per key.
+        budget: Seconds for all prompts.
+        cost: Seconds of all prompts by the limit per method; never falls.
     """
-
-    def cost(most: int) -> float:
-        return sum((count + 1) * seconds[key] for key, count in limited(counts, most).items())
-
     sizes = range(LEAST, max(LEAST, *counts.values()) + 1)
-    return limited(counts, sizes[max(0, bisect_right(sizes, budget, key=cost) - 1)])
+    return sizes[max(0, bisect_right(sizes, budget, key=cost) - 1)]
 
 
 def search_seconds(
@@ -111,7 +105,12 @@ def fit_protocol(
     record: dict[str, Any] = {"estimated_hours": round(both / 3600, 2)}
     if tuning is not None:
         if hours is not None:
-            counts = fit_counts(counts, each, share * searching)
+            wanted = dict(counts)
+
+            def cost(most: int) -> float:
+                return sum((count + 1) * each[key] for key, count in limited(wanted, most).items())
+
+            counts = limited(wanted, most_within(wanted, share * searching, cost))
         heats = [model.comparison.sampling.temperature for model in first.run.models]
         tuning.counts = {(name, heats[place]): count for (place, name), count in counts.items()}
         counts = {(place, name): tuning.size(name, heats[place]) for place, name in counts}

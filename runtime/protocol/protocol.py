@@ -7,7 +7,6 @@ made a few minutes apart.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -27,7 +26,7 @@ from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.preset_file import PresetFile
 from underpaint.runtime.methods.registry import PAPER, TUNED
 from underpaint.runtime.models import OpenModels
-from underpaint.runtime.protocol.budget import LEAST, fit_counts, limited
+from underpaint.runtime.protocol.budget import LEAST, limited, most_within
 
 VERSION: Final = 1
 TEMPERATURES: Final = (1.0, 0.0)
@@ -133,7 +132,9 @@ class Protocol:
         )
 
     def jobs(self, rounds: int | None = None) -> list[DrawingKey]:
-        """The drawings of the first `rounds` rounds (default: all), in order; each method in turn comes first."""
+        """The drawings of the first `rounds` rounds (default: all), in order; each method in turn comes first after
+        plain autoregression.
+        """
         most = max(self.counts.values())
         return [key for turn in range(most if rounds is None else min(rounds, most)) for key in self._round(turn)]
 
@@ -164,7 +165,7 @@ class Protocol:
 
         Plain autoregression is drawn on every prompt that any other method is drawn on.
         """
-        return replace(self, counts=fit_counts(self.counts, self._round_seconds(seconds), budget))
+        return self.limited(most_within(self.counts, budget, lambda most: self.limited(most).total_seconds(seconds)))
 
     def limited(self, most: int) -> Protocol:
         """The same protocol with at most `most` prompts per method."""
@@ -172,13 +173,7 @@ class Protocol:
 
     def total_seconds(self, seconds: Mapping[tuple[int, str], float]) -> float:
         """Estimated seconds of all drawings, including one uncounted drawing per method."""
-        of_a_round = self._round_seconds(seconds)
-        return sum((count + 1) * of_a_round[key] for key, count in self.counts.items())
-
-    def _round_seconds(self, seconds: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
-        """Seconds of all drawings of a round by (temperature index, label)."""
-        times = Counter((key.model, key.method) for key in self.jobs(1))
-        return {key: times[key] * one for key, one in seconds.items()}
+        return sum(seconds[key] for key in self.counts) + sum(seconds[job.model, job.method] for job in self.jobs())
 
     def record(
         self,

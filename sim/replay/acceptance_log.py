@@ -39,6 +39,8 @@ CANNOT: Final = (
 )
 """Questions that acceptance counts alone cannot answer."""
 _MOST_POSITIONS: Final = 1024
+_MOST_COUNT: Final = 1 << 40
+"""Largest count in a log; sums of all positions stay within 64 bits."""
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "histogram": ("acceptance_histogram", "spec_correct_drafts_histogram", "spec_accept_histogram"),
     "steps": ("num_spec_steps", "spec_verify_ct"),
@@ -153,7 +155,10 @@ def _prometheus(text: str) -> Mapping[str, Any] | None:
     totals: Counter[str] = Counter()
     for name, labels, value in _PROMETHEUS.findall(text):
         position = re.search(r'position="(\d+)"', labels)
-        totals[position[1] if position else name] += int(float(value))
+        count = float(value)
+        if not 0.0 <= count <= _MOST_COUNT:
+            raise ValueError(f"{name}: expected a count from 0 to {_MOST_COUNT:,}, got {value}")
+        totals[position[1] if position else name] += int(count)
     drafts, drafted = totals.pop("drafts", 0), totals.pop("draft_tokens", 0)
     if not drafts:
         return None
@@ -197,17 +202,20 @@ def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
             dense[min(int(key), len(dense) - 1)] = value
         counts = dense
     whole = isinstance(counts, list) and all(
-        isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in counts
+        isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= _MOST_COUNT for one in counts
     )
     if not whole or not 0 < len(counts) <= _MOST_POSITIONS:
         raise ValueError(
-            f"{where}: expected a histogram of whole numbers at least 0, got {str(values['histogram'])[:60]}"
+            f"{where}: expected a histogram of whole numbers from 0 to {_MOST_COUNT:,}, got "
+            f"{str(values['histogram'])[:60]}"
         )
     steps, accepted = sum(counts), sum(place * count for place, count in enumerate(counts))
     drafted = values["drafted"] if isinstance(values["drafted"], int) else -1
     for kind, expected in (("steps", steps), ("accepted", accepted)):
         if values[kind] is not None and values[kind] != expected:
             raise ValueError(f"{where}: expected {expected} {kind}, as its histogram says, got {values[kind]}")
+    if drafted > _MOST_POSITIONS * _MOST_COUNT:
+        raise ValueError(f"{where}: expected at most {_MOST_POSITIONS * _MOST_COUNT:,} draft tokens, got {drafted}")
     if 0 <= drafted < accepted:
         raise ValueError(
             f"{where}: expected at most {drafted} accepted tokens, as many as were drafted, got {accepted}"

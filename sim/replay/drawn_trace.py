@@ -141,8 +141,8 @@ def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTim
 
     Args:
         drawn: The images.
-        curve: A full curve. Loops of Jacobi windows alone use the costs of such passes, if measured; other images drawn
-            in cycles use the costs of cycles, and the rest the costs of loops over cells.
+        curve: A full curve. Loops of Jacobi windows alone use the costs of such passes up to the largest measured;
+            other images drawn in cycles use the costs of cycles, and the rest the costs of loops over cells.
         cells: Number of cells of an image.
 
     Returns:
@@ -161,10 +161,12 @@ def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTim
     else:
         assert grid is not None
         begin_ms, target = grid.begin_ms, grid.target_ms
-    if str(drawn.recipe.get("loop", "")).startswith(JACOBI):
-        target = cycle.window_ms or target
+    windows = cycle.window_ms if str(drawn.recipe.get("loop", "")).startswith(JACOBI) else ()
+    longest = windows[-1][0] if windows else 0
     target_ms = [
-        begin_ms if kind.form == "begin" else _size_ms(target, kind.size, "target passes")
+        begin_ms
+        if kind.form == "begin"
+        else _size_ms(windows if kind.size <= longest else target, kind.size, "target passes")
         for kind in drawn.target_kinds
     ]
     drafter_ms = [_draft_ms(cycle, kind) for kind in drawn.drafter_kinds]

@@ -66,8 +66,9 @@ class TraceHead:
         fits = isinstance(model, Mapping) and isinstance(model.get("sha256", {}), Mapping)
         prompts = self.about.get("prompts", [])
         fits = fits and isinstance(prompts, list) and all(isinstance(one, str) for one in prompts)
+        fits = fits and isinstance(self.about.get("sampler", {}), Mapping)
         if not fits:
-            raise ValueError("head: about: expected a model with its sha256, and a list of prompts")
+            raise ValueError("head: about: expected a model with its sha256, a list of prompts, and its sampler")
 
 
 def array_forms(vocab_size: int) -> dict[str, ArrayForm]:

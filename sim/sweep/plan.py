@@ -241,8 +241,8 @@ def check(plan: SweepPlan, jobs: Sequence[Job], processes: int = 0) -> None:
     for machine, one in prices.items() if plan.windows else ():
         if isinstance(one, InCycleTimes):
             raise ValueError(
-                f"{machine}: measured inside cycles that draft, which says nothing of Jacobi windows: they have no "
-                "drafter; price them on a roofline, such as a100/llamagen-xl, or by a curve of passes alone"
+                f"{machine}: measured inside decoding loops, but without the host's time of Jacobi windows; price them "
+                "on a roofline, such as a100/llamagen-xl, or by a curve of passes alone"
             )
     measured = [prices[machine] for machine in plan.machines if machine.endswith(CURVE)]
     checked: set[tuple[Any, ...]] = set()
@@ -274,7 +274,7 @@ def _check_window(scheme: WindowScheme, plan: SweepPlan) -> None:
     if curves:
         runs = run_windows(scheme, 1, plan.seed)
         for costs in curves:
-            runs.image_ms(costs)
+            runs.times(costs)
 
 
 def times_chains(prices: Iterable[RunTimes]) -> bool:

@@ -44,6 +44,21 @@ def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
     assert [one.drawing.seed for one in DrawingLog(tmp_path, SETTINGS)] == [0, 2]
 
 
+def test_repeats_of_a_drawing_are_kept_and_its_times_are_their_means(tmp_path):
+    store = stored(tmp_path)
+    slower = dataclasses.replace(DRAWING, seconds=4.0, target_seconds=2.0, drafter_seconds=0.5)
+    store.keep(DrawnJob(slower, repeat=1))
+    store.keep(DrawnJob(dataclasses.replace(DRAWING, seed=1)))
+    again = DrawingLog(tmp_path, SETTINGS)
+    key = DrawnJob(DRAWING).key
+    assert again.drawing(key) == DRAWING
+    assert again.drawing(key._replace(repeat=1)) == slower
+    assert key._replace(repeat=2) not in again
+    mean = dataclasses.replace(DRAWING, seconds=2.5, target_seconds=1.25, drafter_seconds=0.25)
+    assert again.timed(key) == mean
+    assert again.timed(key._replace(seed=1)) == dataclasses.replace(DRAWING, seed=1)
+
+
 def test_a_head_that_was_cut_short_is_written_anew(tmp_path):
     (tmp_path / "drawings.jsonl").write_bytes(b'{"hash": "12')
     stored(tmp_path)

@@ -23,7 +23,7 @@ from underpaint.cli.options import option_words
 from underpaint.cli.runs import draw_run
 from underpaint.cli.tune import ModelOptions, _other_prompts
 from underpaint.runtime.evaluation.machine import describe_machine
-from underpaint.runtime.protocol import tuning
+from underpaint.runtime.protocol import protocol, tuning
 
 pytestmark = pytest.mark.usefixtures("rough_costs")
 TUNE = "tune --models {} --resolution 64 --methods eagle2 --temperatures 1 --prompts-count 4 --candidates 3 --out t"
@@ -268,6 +268,28 @@ def test_a_protocol_of_two_prompts_ends_in_a_record_and_cards(
         ran = run_program(wrong, tmp_path, monkeypatch)
         assert ran.code == 2, ran.crash
         assert message in ran.err, ran.err
+
+
+def test_repeated_drawings_of_plain_autoregression_are_resumed_and_reported_once(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "PLAIN_EVERY", 1)
+    line, log = PROTOCOL.format(small_models).replace("eagle2,zipar", "zipar"), tmp_path / "p" / "drawings.jsonl"
+    for more, lines in (("--estimate", 1 + 8), ("", 1 + 16), ("--no-draw", 1 + 16)):
+        ran = run_program(f"{line} {more}", tmp_path, monkeypatch)
+        assert ran.code == 0, ran.err + ran.crash
+        assert lines_of(log) == lines
+    for run in (one["results"] for one in read_results(tmp_path / "p" / "protocol.json")["runs"]):
+        assert run["protocol"]["drawn"] == run["protocol"]["planned"] == 16
+        plain, *others = run["rows"]
+        assert (plain["method"], plain["images"], plain["speedup"]) == ("ar", 2, 1.0)
+        drawings = [json.loads(one) for one in log.read_text().splitlines()[1:]]
+        at = {1.0: None, 0.0: 1}[run["settings"]["temperature"]]
+        seconds = [one["seconds"] for one in drawings if one["method"] == "ar" and one.get("model") == at]
+        assert len(seconds) == 4
+        assert plain["seconds_per_image"] == pytest.approx(sum(seconds) / 4)
+        for row in others:
+            assert row["speedup"] == pytest.approx(plain["seconds_per_image"] / row["seconds_per_image"])
 
 
 SYNTHETIC = "protocol --methods speculative --prompts-scale 0.001 --candidates 1 --out p"

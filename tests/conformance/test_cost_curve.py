@@ -147,6 +147,9 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     assert {1, 2, 3, 5} <= dict(costs.target_ms).keys()
     assert {1, 2} <= dict(costs.draft_ms).keys()
     assert {1, 2, 4} <= dict(costs.chain_ms).keys()
+    assert {1, 2, 4, 6} <= dict(costs.window_ms).keys(), "the shortest windows, and what the picture's end leaves"
+    assert short.in_cycle is not None
+    assert short.in_cycle.window_ms == ()
     assert costs.tree_ms.keys() == {"sampled", "ranked"}
     for tree in costs.tree_ms.values():
         times = [ms for _, ms in tree.levels]

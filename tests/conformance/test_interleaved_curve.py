@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conformance.test_cost_curve import SAMPLING, Measured
@@ -15,6 +16,7 @@ from underpaint.artifacts.run_log import RunLogError
 from underpaint.runtime.costs import in_cycle, interleaved
 from underpaint.runtime.costs.interleaved import CURVE, PIECES, SHARE, InterleavedCurve
 from underpaint.runtime.costs.machine_curve import curve_of
+from underpaint.runtime.costs.samples import FEWEST, PLAIN_STEP, CycleSamples, at_mean_speed
 
 
 @pytest.fixture
@@ -96,6 +98,29 @@ def test_pieces_of_slow_minutes_change_no_ratio(measured: Measured, first: CostC
         [step / 2] * len(whole.in_cycle.target_ms), abs=1e-4
     )
     assert whole.in_grid.begin_ms == pytest.approx(step / 2, abs=1e-4)
+
+
+def burst_at(step: float, passes: Mapping[int, list[float]]) -> CycleSamples:
+    burst = CycleSamples()
+    burst.passes["plain", 1], burst.host[PLAIN_STEP] = [step - 0.5], [0.5]
+    for size, times in passes.items():
+        burst.passes["target", size] = list(times)
+    return burst
+
+
+def test_a_state_of_the_machine_may_slow_small_passes_and_speed_up_large_ones() -> None:
+    """Plain steps of 2 and 3 ms take turns; passes over 4 nodes go with them, passes over 64 against them."""
+    states = [(2.0, {4: [3.0, 3.2], 64: [40.0]}), (3.0, {4: [4.0, 4.2], 64: [30.0]})]
+    bursts = [burst_at(*states[turn % 2]) for turn in range(2 * FEWEST)]
+    whole = at_mean_speed(bursts)
+    assert whole.plain_ms == pytest.approx(2.5)
+    assert whole.passes["target", 64] == pytest.approx([35.0] * 2 * FEWEST)
+    assert np.mean(whole.passes["target", 4]) == pytest.approx(3.6)
+    assert at_mean_speed(bursts, 2.0).passes["target", 64] == pytest.approx([40.0] * 2 * FEWEST)
+    few = at_mean_speed(bursts[: FEWEST - 1]).passes["target", 64]
+    assert few == pytest.approx([40.0 * 2.5 / 2.0, 30.0 * 2.5 / 3.0] * ((FEWEST - 1) // 2)), "in proportion"
+    falling = [burst_at(step, {64: [ms]}) for step, ms in [*[(2.0, 40.0)] * 20, (3.0, 1.0), (9.0, 1.0)]]
+    assert min(at_mean_speed(falling).passes["target", 64]) > 0.0
 
 
 def test_pieces_of_other_models_are_replaced_and_edited_ones_are_refused(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, cast
@@ -20,8 +21,8 @@ from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report_row import ReportRow
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.settings import settings_to_tune
-from underpaint.runtime.protocol.budget import LEAST, fit_counts, fit_protocol, limited
-from underpaint.runtime.protocol.protocol import Protocol, Sizes
+from underpaint.runtime.protocol.budget import LEAST, fit_protocol, limited, most_within
+from underpaint.runtime.protocol.protocol import PLAIN_EVERY, Protocol, Sizes
 from underpaint.runtime.protocol.settings_search import QualityBound, drawings_of, rounds
 from underpaint.runtime.protocol.tuning import Tuning
 
@@ -83,10 +84,14 @@ def test_every_method_gets_the_most_prompts_that_fit_into_a_budget(budget: float
         return sum((count + 1) * seconds[key] for key, count in counts.items())
 
     fits = [at_most(most) for most in range(LEAST, 201) if cost(at_most(most)) <= budget]
-    assert fit_counts(wanted, seconds, budget) == (fits[-1] if fits else at_most(LEAST))
+    most = most_within(wanted, budget, lambda most: cost(limited(wanted, most)))
+    assert limited(wanted, most) == (fits[-1] if fits else at_most(LEAST))
 
 
-@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=4))
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=4)
+    | st.integers(1, 40).map(lambda methods: [(2 + at % 3, 1 + at % 2) for at in range(methods)])
+)
 def test_every_drawing_of_the_protocol_has_plain_autoregression_on_its_prompt(sizes: list[tuple[int, int]]) -> None:
     method_counts = {(place, f"m{at}"): count for at, counts in enumerate(sizes) for place, count in enumerate(counts)}
     counts = limited({**method_counts, (0, BASELINE): 1, (1, BASELINE): 1}, 12)
@@ -96,10 +101,17 @@ def test_every_drawing_of_the_protocol_has_plain_autoregression_on_its_prompt(si
     run = SimpleNamespace(models=[SimpleNamespace(comparison=plan)] * 2)
     whole = Protocol(cast(RunPlan, run), (), counts)
     jobs = whole.jobs()
-    assert len(jobs) == len(set(jobs)) == sum(counts.values())
-    assert Counter((job.model, job.method) for job in jobs) == counts
+    assert len(jobs) == len(set(jobs))
+    assert Counter((job.model, job.method) for job in jobs if not job.repeat) == counts
+    for _, of_a_prompt in groupby(jobs, lambda job: (job.model, job.prompt)):
+        round_jobs = list(of_a_prompt)
+        plain_at = [at for at, job in enumerate(round_jobs) if job.method == BASELINE]
+        assert [round_jobs[at].repeat for at in plain_at] == list(range(len(plain_at)))
+        assert plain_at == list(range(0, len(round_jobs), PLAIN_EVERY + 1))
+        assert not any(job.repeat for job in round_jobs if job.method != BASELINE)
     plain = {(job.model, job.prompt) for job in jobs if job.method == BASELINE}
     assert {(job.model, job.prompt) for job in jobs} == plain
+    assert whole.total_seconds(dict.fromkeys(counts, 1.0)) == len(jobs) + len(counts)
     fewer = whole.limited(3).jobs()
     assert fewer == [job for job in jobs if job.prompt in {f"prompt {turn}" for turn in range(3)}]
     assert jobs[: len(fewer)] == fewer  # more hours add rounds behind those that are drawn
@@ -129,7 +141,7 @@ def test_a_search_that_has_begun_keeps_its_prompts_under_other_hours(tmp_path: P
         return Tuning(models, (name,), [sampling], choose_prompts(8), None, None, models.tables, 2, tmp_path, {})
 
     entries = [SimpleNamespace(name=one) for one in (BASELINE, name)]
-    prompts = [SimpleNamespace(caption=lambda: "a fox")]
+    prompts = [SimpleNamespace(caption=lambda: "a fox")] * 8
     run: Any = SimpleNamespace(
         models=[SimpleNamespace(comparison=SimpleNamespace(conditions=prompts, methods=entries, sampling=sampling))]
     )

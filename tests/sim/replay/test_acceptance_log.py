@@ -89,6 +89,18 @@ def test_the_prometheus_page_is_read_over_engines(tmp_path: Path) -> None:
     assert log.acceptance(2).mean == pytest.approx(3 / 4)
 
 
+@pytest.mark.parametrize("count", ["1e999", "1e19"])
+def test_counts_beyond_any_run_are_refused(tmp_path: Path, count: str) -> None:
+    path = tmp_path / "metrics.prom"
+    path.write_text(f"vllm:spec_decode_num_drafts {count}\nvllm:spec_decode_num_draft_tokens 4\n")
+    with pytest.raises(ValueError, match="expected a count from 0 to"):
+        read_acceptance(path)
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"acceptance_histogram": [1, 1 << 41]}))
+    with pytest.raises(ValueError, match="expected a histogram of whole numbers from 0 to"):
+        read_acceptance(path)
+
+
 def test_chains_cut_short_are_priced_from_the_counts(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text(json.dumps({"metrics": {"speculative_decoding": TENSORRT}}))
@@ -125,9 +137,9 @@ def test_a_model_s_own_counts_are_of_its_chains() -> None:
         ({**VLLM, "num_accepted_draft_tokens": 9}, "expected 10 accepted"),
         ({**VLLM, "num_draft_tokens": 9}, "expected at most 9 accepted tokens"),
         ({**VLLM, "num_draft_tokens": 43 * 20}, "they were trees"),
-        ({**VLLM, "acceptance_histogram": [1, -1]}, "whole numbers at least 0"),
+        ({**VLLM, "acceptance_histogram": [1, -1]}, "whole numbers from 0 to"),
         ({"acceptance_histogram": [0, 0], "num_draft_tokens": 3, "num_spec_tokens": 1}, "none of its 1 requests has"),
-        ({**VLLM, "acceptance_histogram": {"x": 1}}, "whole numbers at least 0"),
+        ({**VLLM, "acceptance_histogram": {"x": 1}}, "whole numbers from 0 to"),
         ("not json", "expected JSON"),
     ],
 )

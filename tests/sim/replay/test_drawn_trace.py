@@ -79,6 +79,22 @@ def test_pictures_of_cells_in_any_order_cost_what_loops_over_cells_do() -> None:
     assert times.host.tolist() == [3.0 * CELLS * 0.5, 2.0 * CELLS * 0.5]
 
 
+def test_loops_of_jacobi_windows_alone_cost_what_passes_over_windows_do() -> None:
+    in_cycle: dict[str, object] = {**CURVE["in_cycle"], "window_ms": [[1, 1.5], [5, 2.5]]}  # type: ignore[dict-item]
+    measured = curve(in_cycle=in_cycle)
+    assert drawn_times(drawn(), measured, CELLS).target.tolist() == [1.0 + 2 * 2.5 + 1.5, 1.0 + 2.5]
+    fronts = dataclasses.replace(drawn(by_cycles=False), recipe={"loop": "jacobi fronts"})
+    assert drawn_times(fronts, measured, CELLS).target.tolist() == [11.0 + 2 * 2.5 + 1.5, 11.0 + 2.5]
+    rows = dataclasses.replace(drawn(by_cycles=False), recipe={"loop": "zipar"})
+    assert drawn_times(rows, measured, CELLS).target.tolist() == [11.0 + 2 * 7.0 + 3.0, 11.0 + 7.0]
+    trees = dataclasses.replace(drawn(), recipe={"policy": "eagle2", "window": {"length": 4}})
+    assert drawn_times(trees, measured, CELLS).target.tolist() == [1.0 + 2 * 4.0 + 2.0, 1.0 + 4.0]
+    shorter = curve(in_cycle={**in_cycle, "window_ms": [[1, 1.5], [4, 2.25]]})
+    assert drawn_times(drawn(), shorter, CELLS).target.tolist() == [1.0 + 2 * 4.0 + 1.5, 1.0 + 4.0]
+    with pytest.raises(ValueError, match="window_ms must name rising sizes from 1"):
+        curve(in_cycle={**in_cycle, "window_ms": [[5, 2.5]]})
+
+
 def test_what_the_curve_lacks_is_named() -> None:
     assert missing_costs(drawn(), curve(in_grid=None)) == ""
     assert "holds no in_grid; measure a whole curve" in missing_costs(drawn(by_cycles=False), curve(in_grid=None))
