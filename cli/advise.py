@@ -64,7 +64,7 @@ def advise(
     precision: Annotated[
         float, typer.Option(help="Half the 95 % interval of a speedup in the coarse sweep, as a share of it.")
     ] = 0.05,
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED - 1)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Number of processes; default: all cores.", min=1, max=1024)] = None,
     out: Annotated[
         Path | None,
@@ -161,18 +161,18 @@ def _of_trace(
     ):
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
             run(plan, results, workers("local", jobs), lambda block: advance(len(results), block))
-        chosen = finalists(results.lines, machine, bias)
+        chosen, other_seed = finalists(results.lines, machine, bias), seed ^ 1
         biases = {line["key"]: line["token_bias"] for line in results.lines}
         steps = len(chosen) if trace.greedy else 3 * len(chosen)
         with progress("comparing the best", steps, 0) as advance:
             candidates = []
             for job in chosen:
-                candidates.append(simulated(model, job, biases[job.key], seed + 1, prices.fuses_chains))
+                candidates.append(simulated(model, job, biases[job.key], other_seed, prices.fuses_chains))
                 advance(len(candidates), job.policy)
             candidates.sort(key=lambda one: -one.speedup(prices).mean)
             changes = list(price_changes(candidates, candidates[0], prices))
             # Greedy decoding goes by the order of the drafter's tokens, which these changes mostly keep.
-            drafters = () if trace.greedy else drafter_changes(trace, candidates, candidates[0], prices, seed + 1)
+            drafters = () if trace.greedy else drafter_changes(trace, candidates, candidates[0], prices, other_seed)
             for turn, change in enumerate(drafters, start=2):
                 changes.append(change)
                 advance(turn * len(candidates), f"{change.what} {change.change}")
