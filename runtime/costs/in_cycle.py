@@ -2,8 +2,8 @@
 
 Plain autoregression and the given loops take turns, one image each, with the decoding loop, the policies and the rules
 of the methods. Every pass is timed by its size; the rest of a cycle is host time. The machine's speed drifts within
-seconds, so plain autoregression runs before every few loops, and their times are scaled to its mean speed. The slowest
-5 % of every size are left out of its mean.
+seconds, so plain autoregression runs before every few loops, and `samples.at_mean_speed` brings their times to its mean
+speed. The slowest 5 % of every size are left out of its mean.
 
     plain: {target_ms, host_ms} of a step of plain autoregression
     target_ms: [[T, ms], ...] of target passes in cycles that draft; see `samples.curve` on how they are averaged
@@ -197,7 +197,7 @@ def burst(
     samples, refused = CycleSamples(), list[CostLoop]()
     for loop in (PLAIN, *run):
         try:
-            draw(target, None if loop.drafter_free else drafter, loop, image, samples, most_cycles)
+            draw(target, None if loop is PLAIN or loop.window else drafter, loop, image, samples, most_cycles)
         except EngineError:
             refused.append(loop)
         report()
@@ -224,10 +224,11 @@ def draw(
     if drafter is not None:
         fuses_trees = drafter.fuses_trees and not loop.by_level
         drafting = TimedTreeDrafter(drafter, timed, fuses_trees)
-    most = min(MOST_NODES, target.engine.config.capacity)
-    decoding = cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most)
+    chance, most = sampling(0, image), min(MOST_NODES, target.engine.config.capacity)
     if loop.window:
-        decoding = jacobi_cycles(watched, loop.rule, sampling(0, image), JacobiWindow(loop.window))
+        decoding = jacobi_cycles(watched, loop.rule, chance, JacobiWindow(loop.window))
+    else:
+        decoding = cycles(watched, drafting, loop.policy, loop.rule, chance, most)
     started = perf_counter()
     for cycle in decoding:
         spent = perf_counter() - started

@@ -3,8 +3,8 @@
 Loops take turns, one image each: row fronts with several windows, including raster order, and MuLo-SD with every
 smaller target that drafts for this one, in 8 bits and in float32. A share of its drafts is refused and drawn again, in
 islands and serially. Every pass is timed by its number of input tokens; the rest of an image is host time. Plain
-autoregression runs in every round, and times are scaled to its speed inside the tree loops. The slowest 5 % of every
-size are left out of its mean.
+autoregression runs in every round, and `samples.at_mean_speed` brings times to its speed inside the tree loops. The
+slowest 5 % of every size are left out of its mean.
 
     target_ms: [[T, ms], ...], up to a whole draft
     begin_ms: the pass over the condition

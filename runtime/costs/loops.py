@@ -32,7 +32,7 @@ WINDOWS: Final = (3, 5, 8, 12, 15, 17, 24, 31, 48, 63)
 
 class CostLoop(NamedTuple):
     """A policy and a rule. family: how the host drafts, see `artifacts.cost_curve.HostFamily`; of a loop without a
-    drafter, the name of its passes.
+    drafter, "plain" or "window", the name of its passes.
     """
 
     family: str
@@ -42,15 +42,9 @@ class CostLoop(NamedTuple):
     by_level: bool = False
     """Whether trees are grown level by level even if the drafter can draft them in one call, to time such passes."""
     window: int = 0
-    """Drafts in the Jacobi window of a loop without a drafter; 0 in other loops."""
-
-    @property
-    def drafter_free(self) -> bool:
-        """Whether it runs without a drafter."""
-        return self.family in (PLAIN.family, WINDOW)
+    """Drafts in the Jacobi window that takes the place of policy and drafter; 0 in other loops."""
 
 
-WINDOW: Final = "window"
 PLAIN: Final = CostLoop("plain", LikeliestChain(), PointProposals())
 """Plain autoregression, without a drafter, so its policy is not used."""
 
@@ -84,7 +78,7 @@ def all_loops(
         CostLoop("iid", DelayedTree(2, 2, 2), pool, pooled=True),
         CostLoop("sampled", Chain(4), pool, pooled=True),
         CostLoop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
-        *(CostLoop(WINDOW, WindowPolicy(), SpeculativeSampling(), window=length) for length in WINDOWS),
+        *(CostLoop("window", WindowPolicy(), SpeculativeSampling(), window=length) for length in WINDOWS),
         *_choosing(verify_ms, draft_ms, chains, pool),
     )
 

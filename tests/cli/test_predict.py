@@ -218,6 +218,15 @@ def test_a_curve_that_stops_short_of_a_whole_draft_says_which_size(
     refused = CliRunner().invoke(app, ["predict", *map(str, files)])
     assert refused.exit_code == 2
     assert "measured from 1 to 12 nodes, asked for" in refused.output
+    both = compared(tmp_path / "both", 1.0, 2, ("ar", "zipar", "mulo"))
+    arguments = ["predict", *map(str, (*files[:-1], both))]
+    others = CliRunner().invoke(app, arguments)
+    assert others.exit_code == 0, others.output
+    said = " ".join(others.output.split())
+    assert "Speedup within 15%" in said
+    assert "of 1." in said
+    assert "Not predicted: mulo. In_grid, target passes: measured from 1 to 12 nodes" in said
+    assert CliRunner().invoke(app, [*arguments, "--methods", "mulo"]).exit_code == 2
 
 
 def test_bad_methods_of_a_trace_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

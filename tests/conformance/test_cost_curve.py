@@ -20,6 +20,7 @@ from underpaint.artifacts.cost_curve import InGridCosts, engine_costs, read_cost
 from underpaint.artifacts.strict_json import build_typed
 from underpaint.runtime.costs import in_cycle, in_grid, loops, machine_curve, passes
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, read_stored_curve
+from underpaint.runtime.costs.partial import PartialCurve
 from underpaint.runtime.costs.samples import (
     FEWEST,
     PLAIN_STEP,
@@ -150,6 +151,9 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     assert {1, 2, 4, 6} <= dict(costs.window_ms).keys(), "the shortest windows, and what the picture's end leaves"
     assert short.in_cycle is not None
     assert short.in_cycle.window_ms == ()
+    without_windows = replace(full_curve, in_cycle=replace(costs, window_ms=()))
+    assert machine_curve._is_full(full_curve)
+    assert not machine_curve._is_full(without_windows), "it is measured again"
     assert costs.tree_ms.keys() == {"sampled", "ranked"}
     for tree in costs.tree_ms.values():
         times = [ms for _, ms in tree.levels]
@@ -329,6 +333,7 @@ def test_a_stopped_measurement_goes_on_where_it_was(measured: Measured, monkeypa
     assert len(timed) == whole + 3 * sizes  # the third round, and its warm-up
     before = json.loads(part.read_text())["rounds"]
     assert len(before) == 1
+    assert PartialCurve.of(curve_path(measured, SAMPLING), ("ranked",)).rounds == [], "of other loops"
     cost_curve = curve_of(measured, SAMPLING)
     assert cost_curve is not None
     assert len(timed) == whole + 3 * sizes  # no pass is timed again

@@ -193,6 +193,7 @@ def test_a_head_of_a_trace_is_read_by_its_types(tmp_path: Path) -> None:
         ("vocab_size", "24", "vocab_size: expected a whole number"),
         ("grid", [2, -3], "grid: expected 1 to 4096"),
         ("about", {"model": []}, "expected a model with its sha256"),
+        ("about", {"sampler": []}, "expected a model with its sha256, a list of prompts, and its sampler"),
         ("colour", "red", "unknown setting 'colour'"),
     ):
         np.savez(path, **{**arrays, "head": np.array(json.dumps({**head, field: value}))})
