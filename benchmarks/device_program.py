@@ -4,14 +4,15 @@ Run: python -m benchmarks.device_program [--curves FOLDER] [--machines NAME,...]
 
 Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors without numbers. Each node of its graph
 takes what the simulator's latency model says (`sim.latency.machines`): a launch, and the larger of its bytes at the
-bandwidth that kernels reach and the instructions that its machine code issues (see `tools.sass`; for PyTorch's
-products the first alone). Weights are bfloat16, guidance a pair of rows, half of the picture cached. Where a kernel's
-loops depend on data, the trips that its source states are counted: 5 for top-k's threshold, two tried children at
-every node of an accepted path. A program that waits for the device cannot be counted, so `waits` is 0; what
-`roofline` may choose is a program each, and the host waits for it once, behind it. MuLo-SD is three programs: draft
-and repair run many times a picture. `--curves` writes a cost curve for each machine and model, which `underpaint
-simulate sweep --machines FILE` reads. `--batches` counts cycles of so many images each, of LlamaGen-XL at 384 px. The
-last line is JSON.
+bandwidth that kernels reach and the instructions that its machine code issues (see `tools.sass`; for PyTorch's products
+the first alone). Dependent launches are shorter and hide what they prefetch; `unprefetched_ms` is the time without
+prefetching, `sequential_ms` without dependent launches too, `bytes_ms` that of the bytes alone. Weights are bfloat16,
+guidance a pair of rows, half of the picture cached. Where a kernel's loops depend on data, the trips that its source
+states are counted: 5 for top-k's threshold, two tried children at every node of an accepted path. A program that waits
+for the device cannot be counted, so `waits` is 0; what `roofline` may choose is a program each, and the host waits for
+it once, behind it. MuLo-SD is three programs: draft and repair run many times a picture. `--curves` writes a cost curve
+for each machine and model, which `underpaint simulate sweep --machines FILE` reads. `--batches` counts cycles of so
+many images each, of LlamaGen-XL at 384 px. The last line is JSON.
 """
 
 import json
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             args.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(args.curves / "device-h200-llamagen-xl.json")
     from tools.compile_ahead import MACHINES, compile_for
-    from tools.device_programs import Node, Program, count_cycle, count_islands
+    from tools.device_programs import Program, count_cycle, count_islands, unprefetched
     from tools.device_sizes import (
         CHOICES,
         METHODS,
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     from underpaint.artifacts.decoder_config import DecoderConfig
     from underpaint.sim.latency.machines import MACHINES as KNOWN
+    from underpaint.sim.latency.machines import Machine
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     if args.batches is not None:
@@ -76,17 +78,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(choices)}")
 
     def part_ms(program: Program, part: str, gpu: str) -> float:
-        return 1e-3 * sum(node.us(KNOWN[gpu], MACHINES[gpu]) for node in program.nodes if node.part == part)
+        return program.part_ms(KNOWN[gpu], {part}, MACHINES[gpu])
 
-    def limits(nodes: list[Node], gpu: str) -> dict[str, Any]:
-        """Split the ms of `nodes` into launches, bytes and instruction slots; name the longest kernel, with its ms."""
-        parts = {"launches": 1e-3 * KNOWN[gpu].launch_us * len(nodes), "bytes": 0.0, "slots": 0.0}
+    def times(program: Program, gpu: str) -> dict[str, float]:
+        """The ms of a program on a GPU, and what they would be with fewer of its ways to save time."""
+        known, bare = KNOWN[gpu], unprefetched(program)
+        outside, inside = (program.ms(known, forwards, MACHINES[gpu]) for forwards in (False, True))
+
+        def whole(machine: Machine) -> float:
+            return sum(bare.ms(machine, forwards, MACHINES[gpu]) for forwards in (False, True))
+
+        return {
+            f"{gpu}_outside_ms": outside,
+            f"{gpu}_ms": outside + inside,
+            f"{gpu}_unprefetched_ms": whole(known),
+            f"{gpu}_sequential_ms": whole(replace(known, overlap_us=0.0)),
+            f"{gpu}_bytes_ms": 1e-3 * float(known.work_us(sum(node.bytes for node in program.nodes))),
+        }
+
+    def limits(program: Program, gpu: str) -> dict[str, Any]:
+        """Split the ms outside the models into launches, bytes and instructions; name the longest kernel."""
+        parts = {"launches": 0.0, "bytes": 0.0, "slots": 0.0}
         kernels: dict[str, float] = {}
-        for node in nodes:
-            work = 1e-3 * (node.us(KNOWN[gpu], MACHINES[gpu]) - KNOWN[gpu].launch_us)
-            by_bytes = 1e-3 * float(KNOWN[gpu].work_us(node.bytes))
-            parts["slots" if work > by_bytes else "bytes"] += work
-            kernels[node.name] = kernels.get(node.name, 0.0) + work
+        for node, took in zip(program.nodes, program.times(KNOWN[gpu], MACHINES[gpu]), strict=True):
+            if node.part:
+                continue
+            parts["launches"] += 1e-3 * took.launch
+            parts["slots" if took.slots > took.bytes else "bytes"] += 1e-3 * took.work
+            kernels[node.name] = kernels.get(node.name, 0.0) + 1e-3 * took.work
         longest = max(kernels, key=lambda name: kernels[name])
         return {"outside_by": parts, "longest": longest, "longest_ms": kernels[longest]}
 
@@ -111,9 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "outside_bytes": sum(node.bytes for node in outside),
             }
             for machine in machines:
-                outside_ms, inside_ms = (program.ms(KNOWN[machine], part, MACHINES[machine]) for part in (False, True))
-                row[f"{machine}_outside_ms"], row[f"{machine}_ms"] = outside_ms, outside_ms + inside_ms
-            row |= limits(outside, machines[0])
+                row |= times(program, machine)
+            row |= limits(program, machines[0])
             rows.append(row)
             for launch in program.launches:
                 kernel = compile_for(launch, MACHINES[machines[0]])

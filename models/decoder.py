@@ -101,7 +101,7 @@ class Decoder(nn.Module):
                 hidden = hidden + kernels.norm(fed, layer.ffn_norm)
                 continue
             mixed = kernels.attend(attend, index, layer, hidden, layer.attention_norm)
-            hidden = kernels.add(hidden, mixed, layer.out)
+            hidden = kernels.add(hidden, mixed, layer.out, layer.gate_up)
             hidden = kernels.add(hidden, kernels.gate(hidden, layer.ffn_norm, layer.gate_up), layer.down)
         return kernels.norm(hidden, self.norm)
 

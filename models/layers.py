@@ -87,8 +87,8 @@ class Kernels:
         gate, up = call(linear, self.norm(hidden, norm)).chunk(2, dim=-1)
         return functional.silu(gate) * up
 
-    def add(self, hidden: Tensor, mixed: Tensor, linear: nn.Linear) -> Tensor:
-        """Return `hidden` plus the product of a matrix and `mixed`; may overwrite `hidden`."""
+    def add(self, hidden: Tensor, mixed: Tensor, linear: nn.Linear, after: nn.Linear | None = None) -> Tensor:
+        """Return `hidden` plus the product of a matrix and `mixed`; may overwrite `hidden`. after: the next matrix."""
         return hidden + call(linear, mixed)
 
 

@@ -33,7 +33,7 @@ from torch import Tensor
 from tools import sass
 from tools.compiled_programs import all_launches, slot_launches
 from tools.kernel_record import KernelRecord, digest
-from underpaint.runtime.device.launch import INTERPRETED, TRITON, Launch
+from underpaint.runtime.device.launch import INTERPRETED, TRITON, Launch, overlaps
 from underpaint.sim.latency.machines import Machine
 
 CAPABILITIES: Final = (90, 80, 120)
@@ -216,12 +216,12 @@ def _backend(capability: int) -> Any:
 
 
 @cache
-def _options_hash(capability: int, warps: int, stages: int) -> str:
-    return str(_backend(capability).parse_options(_options(warps, stages)).hash())
+def _options_hash(capability: int, warps: int, stages: int, overlap: bool) -> str:
+    return str(_backend(capability).parse_options(_options(warps, stages, overlap)).hash())
 
 
-def _options(warps: int, stages: int) -> dict[str, Any]:
-    return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": False}
+def _options(warps: int, stages: int, overlap: bool) -> dict[str, Any]:
+    return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": False, "launch_pdl": overlap}
 
 
 def _source(launch: Launch) -> Any:
@@ -257,7 +257,8 @@ def compile_for(launch: Launch, capability: int, count_slots: bool = True) -> Co
     """Return what the record has of a launch, or compile it; errors of Triton pass through."""
     inputs = f"{capability} {_inputs(launch)}"
     if inputs not in _KEYS:
-        compiler, options = _compiler(), _options_hash(capability, launch.warps, launch.stages)
+        overlap = overlaps(launch.function, capability)
+        compiler, options = _compiler(), _options_hash(capability, launch.warps, launch.stages, overlap)
         _KEYS[inputs] = f"{launch.name} {capability} {digest(compiler, _source(launch).hash(), options)}"
     key = _KEYS[inputs]
     registers, stack, shared = kernel_record().figures(key, lambda: _usage(launch, capability))
@@ -278,7 +279,7 @@ def _compile(launch: Launch, capability: int) -> Any:
     """Return Triton's kernel, which its cache keeps."""
     import triton
 
-    options = _options(launch.warps, launch.stages)
+    options = _options(launch.warps, launch.stages, overlaps(launch.function, capability))
     return triton.compile(_source(launch), target=_backend(capability).target, options=options)
 
 
@@ -289,6 +290,8 @@ def _blocks_of(cubin: bytes) -> list[sass.Block]:
 
 def _usage(launch: Launch, capability: int) -> list[int]:
     kernel = _compile(launch, capability)
+    if kernel.metadata.launch_pdl and not sass.waits_first(sass.listing_of(kernel.asm["cubin"])):
+        raise RuntimeError(f"{launch.name}: accesses memory before it waits for earlier kernels")
     usage = sass.disassemble(kernel.asm["cubin"], "cuobjdump", "-res-usage")
     match = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     if match is None:

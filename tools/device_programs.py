@@ -5,7 +5,7 @@ Code that reads a number back (`.item()`, an index by a mask, a shape from data)
 counted therefore never waits, and can be captured as a CUDA graph. Triton's kernels receive data only as tensors.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -27,7 +27,7 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
-from underpaint.runtime.device.launch import Launch, Recording, recording
+from underpaint.runtime.device.launch import Launch, Recording, overlaps, recording
 from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
 from underpaint.sim.latency.machines import Machine
@@ -58,6 +58,19 @@ def shapes_alone(config: DecoderConfig, dtype: torch.dtype, device: torch.device
         torch.set_default_dtype(before)
 
 
+class NodeTimes(NamedTuple):
+    """Microseconds of a node by the cost model: its launch, and its work as bytes and as instructions limit it."""
+
+    launch: float
+    bytes: float
+    slots: float
+
+    @property
+    def work(self) -> float:
+        """The longer of the two limits."""
+        return max(self.bytes, self.slots)
+
+
 class Node(NamedTuple):
     """A node of the graph. part: "target", "drafter", "sampler", or "" for nodes outside the models' forward passes."""
 
@@ -66,15 +79,6 @@ class Node(NamedTuple):
     part: str
     launch: Launch | None = None
 
-    def us(self, machine: Machine, capability: int | None = None) -> float:
-        """Return the microseconds of its launch and work on a machine, from bytes and, with a capability, instructions.
-
-        PyTorch's kernels have no instruction count.
-        """
-        counted = self.launch is not None and capability is not None
-        slots = compile_for(self.launch, capability).issued(machine) if counted else 0.0
-        return machine.launch_us + float(machine.work_us(self.bytes, slots=slots))
-
 
 class Program(NamedTuple):
     """The nodes of a cycle in order, and the Triton launches among them."""
@@ -82,12 +86,52 @@ class Program(NamedTuple):
     nodes: tuple[Node, ...]
     launches: tuple[Launch, ...]
 
-    def ms(self, machine: Machine, forwards: bool, capability: int | None = None) -> float:
-        """Return the milliseconds of nodes inside (`forwards`) or outside the models, run in sequence; see `Node.us`.
+    def times(self, machine: Machine, capability: int | None = None) -> list[NodeTimes]:
+        """Return each node's times of launch and work on a machine, from bytes and, with a capability, instructions.
 
-        With a capability, kernels are compiled and their machine code is read.
+        With a capability, kernels are compiled and their machine code is read; PyTorch's kernels have no instruction
+        count. A kernel overlaps with a kernel before it if both wait by programmatic dependent launch. Its launch is
+        then shorter, and what it prefetches streams from memory during the rest of it. What the kernel before has
+        prefetched for it streams while that kernel leaves the memory idle.
         """
-        return 1e-3 * sum(node.us(machine, capability) for node in self.nodes if bool(node.part) == forwards)
+        times: list[NodeTimes] = []
+        waits, idle, ahead = False, 0.0, 0
+        for node in self.nodes:
+            slots, hidden, launch_us, launch = 0.0, 0.0, machine.launch_us, node.launch
+            overlapped, waits = waits, False
+            if launch is not None and capability is not None:
+                slots = compile_for(launch, capability).issued(machine)
+                waits = overlaps(launch.function, capability)
+                if waits and overlapped:
+                    launch_us -= machine.overlap_us
+                    hidden = min(launch.prefetched, launch_us * machine.bytes_per_us) + min(ahead, idle)
+            by_bytes = float(machine.work_us(max(0.0, node.bytes - hidden)))
+            times.append(NodeTimes(launch_us, by_bytes, float(machine.work_us(0.0, slots=slots))))
+            idle = max(0.0, (launch_us + times[-1].work) * machine.bytes_per_us - node.bytes)
+            ahead = 0 if launch is None else launch.prefetched_next
+        return times
+
+    def part_ms(self, machine: Machine, parts: Collection[str], capability: int | None = None) -> float:
+        """Return the milliseconds of all nodes of some parts, run in sequence; see `Node` and `times`."""
+        times = self.times(machine, capability)
+        return 1e-3 * sum(
+            one.launch + one.work for node, one in zip(self.nodes, times, strict=True) if node.part in parts
+        )
+
+    def ms(self, machine: Machine, forwards: bool, capability: int | None = None) -> float:
+        """Return the milliseconds of nodes inside (`forwards`) or outside the models; see `times`."""
+        inside = {node.part for node in self.nodes} - {""}
+        return self.part_ms(machine, inside if forwards else {""}, capability)
+
+
+def unprefetched(program: Program) -> Program:
+    """Return a program whose kernels prefetch nothing."""
+
+    def bare(launch: Launch) -> Launch:
+        return launch._replace(prefetched=0, prefetched_next=0)
+
+    nodes = (node if node.launch is None else node._replace(launch=bare(node.launch)) for node in program.nodes)
+    return Program(tuple(nodes), program.launches)
 
 
 _PART: ContextVar[str] = ContextVar("part", default="")

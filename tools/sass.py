@@ -28,6 +28,7 @@ _GOES: Final = re.compile(r"^(BRA|CALL|BSSY|WARPSYNC\.\w+)\b.*`\((\.L_\w+)\)")
 _ENDS: Final = re.compile(r"(BRA(?!\.DIV)|EXIT|RET|BRX)\b")
 _ADDS: Final = re.compile(r"^(?:VIADD|U?IADD3|IMAD\.IADD) (U?R\d+),(?: U?P\d,)? \1(?:\.reuse)?, (-?0x[0-9a-f]+)\b")
 _COMPARES: Final = re.compile(r"^U?ISETP\S* U?P\d, U?PT, (U?R\d+)\b")
+_ACCESSES: Final = re.compile(r"(LD|LDG|LDGSTS|ST|STG|ATOM|ATOMG|RED|REDG|UBLKCP|UTMALDG|UTMASTG)\b")
 _TRIPS: Final = re.compile(r"#\s*trips: (.+?)\s*$")
 
 
@@ -64,6 +65,18 @@ def listing_of(cubin: bytes) -> str:
     manager = get_cache_manager(sha256(f"{triton.__version__} nvdisasm -c -g ".encode() + cubin).hexdigest())
     file = manager.get_file(name) or manager.put(disassemble(cubin, "nvdisasm", "-c", "-g"), name, binary=False)
     return Path(file).read_text(encoding="utf-8")
+
+
+def waits_first(listing: str) -> bool:
+    """Return whether a kernel waits for earlier kernels (ACQBULK) before its code accesses memory, except to prefetch.
+
+    listing: output of `nvdisasm -c -g`.
+    """
+    for text in listing.splitlines():
+        match = _CODE.match(text)
+        if match and (match[1] == "ACQBULK" or _ACCESSES.match(match[1])):
+            return match[1] == "ACQBULK"
+    return False
 
 
 def blocks_of(listing: str) -> list[Block]:

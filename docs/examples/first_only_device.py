@@ -18,11 +18,12 @@ from underpaint.runtime.device.kernels.walk import (
     takes_part,
     tile,
 )
-from underpaint.runtime.device.launch import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl, wait_for_earlier_kernels
 
 
 @kernel
 def first_only_kernel(tree, out, V, N, drafts, rows, ROLES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return

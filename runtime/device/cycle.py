@@ -185,9 +185,8 @@ class DeviceCycle(BatchCycle):
         if self._growth is not None:
             depths, totals = self._growth.limits.depths, self._growth.limits.totals
         noise = UniformBuffers(state.tree.uniforms, *state.noise, state.roles)
-        prepare(state.verdicts.status, state.progress, depths, totals, state.lengths, noise)
-        if self._growth is None:
-            state.tree.tokens.copy_(state.progress.roots.unsqueeze(1))
+        tokens = state.tree.tokens if self._growth is None else None
+        prepare(state.verdicts.status, state.progress, depths, totals, state.lengths, noise, tokens)
 
     def _pass_tree(self) -> None:
         state = self.state

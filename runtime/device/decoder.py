@@ -10,13 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import Linear
-from torch.nn.functional import embedding
 
 from underpaint.models.decoder import Decoder
 from underpaint.models.layers import Attention, Kernels, Layer, RMSNorm, rope_table
 from underpaint.runtime.device.forwards import Attend, CachedPass, Turns
-from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
-from underpaint.runtime.device.kernels.layers import GATE, normalise, product
+from underpaint.runtime.device.kernels.draft_inputs import draft_inputs, embed
+from underpaint.runtime.device.kernels.layers import ADD, FEW, GATE, normalise, product
 
 
 class DeviceKernels(Kernels):
@@ -42,9 +41,13 @@ class DeviceKernels(Kernels):
         product(hidden, None if norm is None else (norm.weight, norm.eps), linear.weight, None, out, GATE.value)
         return out
 
-    def add(self, hidden: Tensor, mixed: Tensor, linear: Linear) -> Tensor:
+    def add(self, hidden: Tensor, mixed: Tensor, linear: Linear, after: Linear | None = None) -> Tensor:
         lines = hidden.view(-1, hidden.shape[2])
-        lines.addmm_(mixed.reshape(lines.shape[0], -1), linear.weight.t())
+        if lines.shape[0] > FEW:
+            lines.addmm_(mixed.reshape(lines.shape[0], -1), linear.weight.t())
+        else:
+            following = None if after is None else after.weight
+            product(mixed, None, linear.weight, None, hidden, ADD.value, after=following)
         return hidden
 
 
@@ -71,7 +74,7 @@ class DecoderForward:
         self.mixed_precision_head = self._head.is_cuda and self.dtype != torch.float32
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return embedding(tokens.repeat(self.rows, 1), self.codes)
+        return embed(tokens, self.codes, self.rows)
 
     def embed_condition(self, tokens: Tensor, outside: Tensor | None) -> Tensor:
         """See `EngineForward`."""
@@ -94,8 +97,10 @@ class DecoderForward:
             assert not isinstance(attend, CachedPass)
             return attend(index, qkv, self._turns[index], positions)
 
-        hidden = self.model.add_positions(embeddings, positions.repeat(self.rows, 1))
-        return self.model.through_layers(hidden.contiguous(), attention, DeviceKernels(attend, self._turns, positions))
+        if self.model.positions is not None:
+            embeddings = self.model.add_positions(embeddings, positions.repeat(self.rows, 1))
+        kernels = DeviceKernels(attend, self._turns, positions)
+        return self.model.through_layers(embeddings.contiguous(), attention, kernels)
 
     def logits(self, features: Tensor) -> Tensor:
         """Return the product of the stored factors, summed and kept in float32.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -22,6 +23,12 @@ from underpaint.runtime.device import interpreter
 _VARIABLE: Final = "TRITON_INTERPRET"
 MODE: Final = "UNDERPAINT_TRITON"
 """Environment variable: "compile" or "interpret". If it is unset, the presence of a CUDA device decides."""
+OVERLAP: Final = "UNDERPAINT_PDL"
+"""Environment variable: "0" turns programmatic dependent launch off, "1" (the default) uses it where the GPU has it."""
+OVERLAPS_FROM: Final = 90
+"""Lowest compute capability with programmatic dependent launch, as major * 10 + minor."""
+OVERLAP_DRIVER: Final = 12_030
+"""First driver, by its CUDA version, whose graphs keep dependent launches."""
 
 
 def _interpreted() -> bool:
@@ -31,10 +38,22 @@ def _interpreted() -> bool:
     return os.environ.get(_VARIABLE) == "1" or (not torch.cuda.is_available() if mode is None else mode[0] == "i")
 
 
+def _overlap_allowed() -> bool:
+    value = os.environ.get(OVERLAP, "1")
+    if value not in ("0", "1"):
+        raise ValueError(f"{OVERLAP}: expected '0' or '1', got {value!r}; unset it to use dependent launches")
+    return value == "1"
+
+
+LINE: Final = 64
+"""Bytes that one prefetch brings into the L2 cache, or more."""
+AHEAD: Final = 8 << 20
+"""Most bytes that a kernel prefetches: about what an H200 loads while a kernel starts, a sixth of its L2 cache."""
 PROCESSORS: Final = 132
 """Multiprocessors of an H100 or an H200."""
 INTERPRETED: Final = _interpreted()
 """Whether kernels run in Triton's interpreter, on the CPU."""
+_OVERLAP_ALLOWED: Final = _overlap_allowed()
 
 
 @contextmanager
@@ -76,8 +95,11 @@ if INTERPRETED and TRITON.startswith(interpreter.VERSION):
     interpreter.remember()
 
 __all__ = [
+    "AHEAD",
     "INTERPRETED",
+    "LINE",
     "MODE",
+    "OVERLAP",
     "PROCESSORS",
     "TRITON",
     "Launch",
@@ -85,9 +107,12 @@ __all__ = [
     "kernel",
     "launch",
     "next_power_of_2",
+    "overlaps",
+    "prefetch",
     "processors",
     "recording",
     "tl",
+    "wait_for_earlier_kernels",
 ]
 
 
@@ -97,11 +122,65 @@ def kernel(function: Callable[..., Any]) -> Any:
         return triton.jit(function)
 
 
+if INTERPRETED:
+
+    def wait_for_earlier_kernels() -> None:
+        """Do nothing: interpreted kernels run one after the other."""
+
+    def prefetch(pointers: Any, mask: Any) -> None:
+        """Do nothing: there is no cache to fill."""
+
+else:
+
+    @tl.core.builtin  # type: ignore[untyped-decorator]
+    def wait_for_earlier_kernels(_semantic: Any = None) -> None:
+        """Let the next kernel start, then wait until all earlier kernels have finished and their writes are visible.
+
+        A kernel must call it before its first access to memory, in every program and only once. Without programmatic
+        dependent launch it does nothing, because the kernel starts when the earlier ones have finished. With it, the
+        next kernel starts as soon as all programs of this one have, and waits here in turn.
+        """
+        if _semantic.builder.options.launch_pdl:
+            tl.extra.cuda.gdc_launch_dependents(_semantic=_semantic)
+            tl.extra.cuda.gdc_wait(_semantic=_semantic)
+
+    @tl.core.builtin  # type: ignore[untyped-decorator]
+    def prefetch(pointers: Any, mask: Any, _semantic: Any = None) -> None:
+        """Load the cache lines of these addresses into the L2 cache; does nothing without dependent launch.
+
+        No value is read, so it may stand before `wait_for_earlier_kernels`.
+        """
+        if _semantic.builder.options.launch_pdl:
+            tl.inline_asm_elementwise(
+                "{.reg .pred p; setp.ne.u32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0;}",
+                "=r,l,r",
+                [pointers, mask.to(tl.int32, _semantic=_semantic)],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+                _semantic=_semantic,
+            )
+
+
+def overlaps(function: Any, capability: int) -> bool:
+    """Return whether a kernel is launched before the one before it has finished (programmatic dependent launch).
+
+    Only kernels that call `wait_for_earlier_kernels` are; others start when the earlier ones have finished.
+
+    Args:
+        function: The kernel.
+        capability: Compute capability of the GPU, as major * 10 + minor.
+    """
+    waits = wait_for_earlier_kernels.__name__ in function.fn.__code__.co_names
+    return waits and _OVERLAP_ALLOWED and capability >= OVERLAPS_FROM
+
+
 class Launch(NamedTuple):
     """One node of a captured graph: a kernel with its arguments.
 
     bytes: least number of bytes that it reads and writes. part: name of its part of the program, see `recording`.
-    trips: trip counts of data-dependent loops, by name, for counting issued instructions.
+    trips: trip counts of data-dependent loops, by name, for counting issued instructions. prefetched: bytes of its
+    own that it loads into the L2 cache before it waits for earlier kernels; prefetched_next: bytes of the next launch.
     """
 
     name: str
@@ -114,6 +193,8 @@ class Launch(NamedTuple):
     stages: int
     grid: tuple[int, ...]
     trips: Mapping[str, float]
+    prefetched: int = 0
+    prefetched_next: int = 0
 
 
 @dataclass(slots=True)
@@ -146,21 +227,33 @@ def launch(
     warps: int = 4,
     stages: int = 3,
     trips: Mapping[str, float] | None = None,
+    prefetched: int = 0,
+    prefetched_next: int = 0,
     **named: Any,
 ) -> None:
     """Launch a kernel over `grid`. Multiply-adds are not fused, as in the reference.
 
     A named tuple among the arguments is a named tuple in the kernel, with the same fields. `moved_bytes` is the least
     number of bytes that it reads and writes, for counting a cycle's costs. `stages` is the number of loads that a loop
-    keeps in flight. trips: see `Launch`.
+    keeps in flight. trips, prefetched, prefetched_next: see `Launch`.
     """
     record = _RECORDING.get()
     if record is not None:
         named_as = (function.fn.__name__, moved_bytes, record.part_of())
-        record.launches.append(Launch(*named_as, function, arguments, named, warps, stages, grid, trips or {}))
+        counts = (trips or {}, prefetched, prefetched_next)
+        record.launches.append(Launch(*named_as, function, arguments, named, warps, stages, grid, *counts))
     if any(isinstance(one, FakeTensor) for one in _leaves(arguments)):
         return
-    function[grid](*arguments, **named, num_warps=warps, num_stages=stages, enable_fp_fusion=False)
+    options = {} if INTERPRETED else {"launch_pdl": overlaps(function, _overlapping(torch.cuda.current_device()))}
+    function[grid](*arguments, **named, num_warps=warps, num_stages=stages, enable_fp_fusion=False, **options)
+
+
+@cache
+def _overlapping(device: int) -> int:
+    """Return the capability of a GPU; 0 if its driver cannot capture dependent launches."""
+    major, minor = torch.cuda.get_device_capability(device)
+    driver: int = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+    return 10 * major + minor if driver >= OVERLAP_DRIVER else 0
 
 
 def _leaves(arguments: tuple[Any, ...]) -> Iterator[Any]:

@@ -37,6 +37,7 @@ class Machine:
         peak: Peak rate of dense matrix products in TFLOP/s.
         launch_us: Microseconds per kernel in addition to its work: the launch, and the time until all processors are
             busy. About 3 with CUDA graphs, 9 to 16 without.
+        overlap_us: Part of `launch_us` that programmatic dependent launch removes; 0 if it is unknown or missing.
         source: Source of the figures.
         weight_bytes: Bytes per weight.
         value_bytes: Bytes per value in the KV cache, and per value passed from one kernel to the next.
@@ -65,8 +66,14 @@ class Machine:
     kernels: Annotated[int, Within(0, 10_000)] | None = None
     host_ms: Annotated[float, Within(0.0, 1e6)] = 0.0
     host_step_ms: Annotated[float, Within(0.0, 1e6)] | None = None
+    overlap_us: Annotated[float, Within(0.0, 1e6)] = 0.0
     processors: Annotated[int, Within(0, 100_000)] = 0
     ghz: Annotated[float, Within(0.0, 100.0)] = 0.0
+
+    @property
+    def bytes_per_us(self) -> float:
+        """Bytes per microsecond at the bandwidth that kernels reach."""
+        return self.bandwidth * self.bandwidth_share * 1e3
 
     def work_us(self, moved: FloatArray | float, done: FloatArray | float = 0.0, slots: float = 0.0) -> FloatArray:
         """Microseconds of a kernel's work without its launch: the largest of three times.
@@ -81,7 +88,7 @@ class Machine:
         """
         if slots and not self.ghz:
             raise ValueError(f"machine '{self.name}': expected its clock (ghz) to count instructions, got none")
-        by_bytes = np.asarray(moved) / (self.bandwidth * self.bandwidth_share * 1e3)
+        by_bytes = np.asarray(moved) / self.bytes_per_us
         by_products = np.asarray(done) / (self.peak * self.peak_share * 1e6)
         us: FloatArray = np.maximum(np.maximum(by_bytes, by_products), slots / (1e3 * self.ghz) if slots else 0.0)
         return us

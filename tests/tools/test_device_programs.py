@@ -63,7 +63,7 @@ def test_the_roofline_of_sizes_is_that_of_counted_kernels(gpu: str) -> None:
     costs = RooflineCosts(replace(MACHINES[gpu], kernels=5), DECODER_SIZES["llamagen-xl"])
     counted = [count_cycle(XL, method_of("ar", XL.vocab_size), batch=1)]
     counted += [count_cycle(XL, chain_of(size - 1, XL.vocab_size), batch=1) for size in (8, 32)]
-    ms = [1e-3 * sum(node.us(MACHINES[gpu]) for node in one.nodes if node.part == "target") for one in counted]
+    ms = [one.part_ms(MACHINES[gpu], {"target"}) for one in counted]
     assert costs.verify_ms(np.array([1, 8, 32])) == pytest.approx(ms, rel=0.1)
 
 

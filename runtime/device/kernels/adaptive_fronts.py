@@ -14,7 +14,7 @@ from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import DRAWN, copy_row, draw, draw_excess, flip
 from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class OpeningRows(NamedTuple):
@@ -38,6 +38,7 @@ class OpeningRows(NamedTuple):
 @kernel
 def lay_adaptive_kernel(status, progress, rows, out, T, H, W, S, w, ROWS: tl.constexpr, LANES: tl.constexpr) -> None:
     """One program per image; the last position of the pass is the proxy of the row that opens."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     prefix = tl.load(progress.prefixes + image)
     going = tl.load(status + image) == 0
@@ -110,6 +111,7 @@ def settle_adaptive_kernel(
     probs, uniforms, rows, settled, decided, verdicts, V, N, T, H, W, M, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """One program per (position, image); only the opening row's program reads and writes the held-back token."""
+    wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
     cell = tl.load(settled + image * T + place)
     if cell < 0:

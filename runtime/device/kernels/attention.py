@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, processors, tl
+from underpaint.runtime.device.launch import (
+    AHEAD,
+    LINE,
+    kernel,
+    launch,
+    next_power_of_2,
+    prefetch,
+    processors,
+    tl,
+    wait_for_earlier_kernels,
+)
 
 WORD = 64
 """New positions per int64 word of a mask."""
@@ -99,10 +109,13 @@ def attention_kernel(
     MBLOCK: tl.constexpr,
     LANES: tl.constexpr,
     DBLOCK: tl.constexpr,
+    LINES: tl.constexpr,
+    STEP: tl.constexpr,
 ) -> None:
     """One program per (key head and block of its queries, row, split).
 
-    It reads every SPLITS-th tile of the live cache, then every SPLITS-th tile of the new positions.
+    It reads every SPLITS-th tile of the live cache, then every SPLITS-th tile of the new positions. Before it waits for
+    its inputs, it prefetches its first tile, LINES cache lines of STEP numbers per position.
     """
     count = group * T
     chunks = tl.cdiv(count, TBLOCK)
@@ -110,6 +123,13 @@ def attention_kernel(
     row, split = tl.program_id(1), tl.program_id(2)
     image = row % batch
     line = (row * kv_heads + head).to(tl.int64)
+    values = (line * 0 + rows) * kv_heads * S * D
+    if LINES > 0:
+        ahead = split * SBLOCK + tl.arange(0, SBLOCK)[:, None]
+        keys = cache + (line * S + ahead) * D + (tl.arange(0, LINES) * STEP)[None, :]
+        prefetch(keys, (ahead < S) & (chunk == 0))
+        prefetch(keys + values, (ahead < S) & (chunk == 0))
+    wait_for_earlier_kernels()
     ask = chunk * TBLOCK + tl.arange(0, TBLOCK)
     turn = ask % T
     depth = tl.arange(0, DBLOCK)
@@ -127,7 +147,6 @@ def attention_kernel(
     best = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
     mixed = tl.zeros((LANES, DBLOCK), tl.float32)
-    values = (line * 0 + rows) * kv_heads * S * D
     first = tl.load(unseen + row) + split * SBLOCK
     for start in range(first, length, SPLITS * SBLOCK):  # trips: -(-live // (SPLITS * SBLOCK))
         place = start + old
@@ -260,11 +279,15 @@ def attention(
         splits = splits_of(programs * rows, live, min(count, block), query.device)
     assert splits == 1 or (arrivals.is_contiguous() and arrivals.numel() >= programs * rows)
     parts = query.new_empty(rows * heads * positions * splits * (width + 2) if splits > 1 else 1, dtype=torch.float32)
-    moved = 2 * rows * kv_heads * width * (live + new) + 2 * query.numel()
+    per_place, ahead = 2 * rows * kv_heads * width * query.element_size(), min(size, splits * TILE)
+    lines, rest = divmod(width * query.element_size(), LINE)
+    if rest or lines & (lines - 1) or per_place * ahead > AHEAD:
+        lines = 0  # a kernel's blocks are powers of two
+    moved = per_place * ((max(live, ahead) if lines else live) + new) + 2 * query.numel() * query.element_size()
     launch(
         attention_kernel,
         (programs, rows, splits),
-        moved * cache.element_size() + (2 * 4 * parts.numel() if splits > 1 else 0),
+        moved + (2 * 4 * parts.numel() if splits > 1 else 0),
         query,
         cache,
         slots,
@@ -293,7 +316,10 @@ def attention(
         MBLOCK=max(lanes, min(32, next_power_of_2(new))) if count == 1 else min(32, max(16, next_power_of_2(new))),
         LANES=lanes,
         DBLOCK=depth,
+        LINES=lines,
+        STEP=LINE // query.element_size(),
         warps=8 if block > 1 and query.element_size() > 2 else 4,  # so that float32 fits in registers
         stages=2 if depth * query.element_size() > 256 else 3,  # and a wide head in the memory of an RTX or L4 card
         trips={"live": live},
+        prefetched=per_place * ahead if lines else 0,
     )

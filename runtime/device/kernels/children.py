@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 TILE = 2048
 """Tokens in which one program finds the likeliest ones; the last program of an image merges the results."""
@@ -90,6 +90,7 @@ def take_children_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (tile, row, image); the last program of an image gives its nodes their children."""
+    wait_for_earlier_kernels()
     tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     line = (image * rows + row).to(tl.int64)
     store_top(probs + line * V, tops + (line * tiles + tile) * MOST, tile, V, MOST, BLOCK)

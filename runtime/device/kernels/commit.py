@@ -7,7 +7,7 @@ from torch import Tensor
 from underpaint.runtime.device.kernels.adapt import Adapting, adapt
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class Handed(NamedTuple):
@@ -56,6 +56,7 @@ def commit_cache_kernel(
 
     HANDS: after the last layer, one program per row copies the feature of its last position; see `Handed`.
     """
+    wait_for_earlier_kernels()
     line, kind = tl.program_id(0), tl.program_id(1)
     image = (line // heads) % batch
     if HANDS:
@@ -143,6 +144,7 @@ def advance_kernel(
 
     Nothing changes for an image that did not take part.
     """
+    wait_for_earlier_kernels()
     turn, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
     count = tl.load(verdicts.taken + image)
@@ -229,6 +231,7 @@ def commit_cells_kernel(
     cache, slots, places, S, M, T, batch, heads, D: tl.constexpr, COUNT: tl.constexpr, DBLOCK: tl.constexpr
 ) -> None:
     """One program per (row and head, layer and keys or values)."""
+    wait_for_earlier_kernels()
     line, kind = tl.program_id(0), tl.program_id(1)
     image = (line // heads) % batch
     lane = tl.arange(0, COUNT)

@@ -8,7 +8,7 @@ from torch import Tensor
 from underpaint.runtime.device.kernels.row_maths import PARTS, flip, goal_of, part_at, row_sum, scale_for
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
-from underpaint.runtime.device.launch import kernel, launch, tl
+from underpaint.runtime.device.launch import kernel, launch, tl, wait_for_earlier_kernels
 
 INDEPENDENT = tl.constexpr(0)
 MAXIMAL = tl.constexpr(1)
@@ -149,6 +149,7 @@ def couple_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (draft, image). The draft at `place` moves forward by the number of decided cells."""
+    wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)

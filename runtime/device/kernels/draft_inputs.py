@@ -1,8 +1,48 @@
-"""Drafter inputs: each token's embedding, and the feature of the token before it, in one launch."""
+"""Inputs of a pass in one launch: each token's embedding, and for a drafter the feature of the token before it."""
 
 from torch import Tensor
 
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
+
+NUMBERS = 8192
+"""Most numbers that a program of `embed` copies."""
+
+
+@kernel
+def embed_kernel(tokens, codes, out, lines, T, batch, D, COUNT: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    """One program per COUNT positions."""
+    wait_for_earlier_kernels()
+    line = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    there = line < lines
+    token = tl.load(tokens + line // T % batch * T + line % T, there, other=0)
+    place = tl.arange(0, BLOCK)[None, :]
+    inside = there[:, None] & (place < D)
+    embedding = tl.load(codes + token[:, None] * D + place, inside, other=0.0)
+    tl.store(out + line[:, None].to(tl.int64) * D + place, embedding, inside)
+
+
+def embed(tokens: Tensor, codes: Tensor, rows: int) -> Tensor:
+    """Return the embeddings [rows * B, T, F] of tokens [B, T] int64, for each row in turn; codes [C, F]."""
+    (batch, count), width = tokens.shape, codes.shape[1]
+    lines, tokens = rows * batch * count, tokens.contiguous()
+    out = codes.new_empty(rows * batch, count, width)
+    block = min(max(1, NUMBERS // next_power_of_2(width)), next_power_of_2(lines))
+    launch(
+        embed_kernel,
+        (-(-lines // block),),
+        2 * lines * width * codes.element_size(),
+        tokens,
+        codes,
+        out,
+        lines,
+        count,
+        batch,
+        width,
+        COUNT=block,
+        BLOCK=next_power_of_2(width),
+        warps=4 if width <= 2048 else 8,
+    )
+    return out
 
 
 @kernel
@@ -23,6 +63,7 @@ def draft_inputs_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (position, row)."""
+    wait_for_earlier_kernels()
     turn, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
     token = tl.load(tokens + image * T + turn)

@@ -11,7 +11,7 @@ from underpaint.runtime.device.kernels.probs import guided_values, is_finite, sa
 from underpaint.runtime.device.kernels.row_maths import PARTS, draw_several, whole_parts
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
 from underpaint.runtime.device.kernels.walk import tile
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class DrawnRows(NamedTuple):
@@ -110,6 +110,7 @@ def draw_level_kernel(
 
     A node's number is the number of existing nodes before it, as in `algos.draft.shape`.
     """
+    wait_for_earlier_kernels()
     row, image = tl.program_id(0), tl.program_id(1)
     given = logits + image.to(tl.int64) * image_stride + row.to(tl.int64) * V
     line = out.probs + image.to(tl.int64) * probs_stride + row.to(tl.int64) * V

@@ -12,7 +12,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
 from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class FrontPass(NamedTuple):
@@ -37,6 +37,7 @@ class FrontPass(NamedTuple):
 @kernel
 def lay_fronts_kernel(status, progress, out, T, H, W, w, RASTER: tl.constexpr, LANES: tl.constexpr) -> None:
     """One program per image; position f of the pass is the cell that the last step decided in the f-th open row."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     step = tl.load(progress.cycles + image)
     prefix = tl.load(progress.prefixes + image)
@@ -105,6 +106,7 @@ def settle_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (position, image)."""
+    wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
     cell = tl.load(settled + image * T + place)
     if takes_part(verdicts.status, verdicts.finite, verdicts.taken, image, rows, ROWS) == 0:
@@ -150,6 +152,7 @@ def settle(
 @kernel
 def advance_fronts_kernel(status, progress, out, T, S, most, LANES: tl.constexpr) -> None:
     """One program per image."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     if tl.load(status + image) != 0:
         return

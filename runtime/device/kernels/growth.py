@@ -25,7 +25,7 @@ from underpaint.runtime.device.kernels.likeliest import (
 from underpaint.runtime.device.kernels.probs import sampler_values
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class ExpandedRows(NamedTuple):
@@ -101,6 +101,7 @@ def grow_level_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (row, image). The last of an image finds the level's candidates, and the next level or tree."""
+    wait_for_earlier_kernels()
     own, image = tl.program_id(0), tl.program_id(1)
     width = tl.load(widths + image)
     if own < tl.minimum(tl.load(counts + image), width):

@@ -13,7 +13,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.probs import row_masses, sampler_values
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class IslandBuffers(NamedTuple):
@@ -69,6 +69,7 @@ def judge_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (cell, image), which holds the cell's distribution in registers."""
+    wait_for_earlier_kernels()
     cell, image = tl.program_id(0), tl.program_id(1)
     place = image * N + cell
     given = tl.where(cell == 0, known + image.to(tl.int64) * V, logits + (place.to(tl.int64) - 1) * V)
@@ -167,6 +168,7 @@ def mark_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per image, one lane per cell."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     most = H * W
     cell = tl.arange(0, CELLS)

@@ -8,17 +8,32 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.models.layers import QK_NORM_EPS
-from underpaint.runtime.device.launch import PROCESSORS, kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import (
+    AHEAD,
+    LINE,
+    PROCESSORS,
+    kernel,
+    launch,
+    next_power_of_2,
+    prefetch,
+    tl,
+    wait_for_earlier_kernels,
+)
 
 PLAIN = tl.constexpr(0)
-GATE = tl.constexpr(1)
-HEADS = tl.constexpr(2)
-"""What happens to a product: it is stored, gated by its own first half, or split into queries, keys and values."""
+ADD = tl.constexpr(1)
+GATE = tl.constexpr(2)
+HEADS = tl.constexpr(3)
+"""What happens to a product: it is stored, added to the values that are there, gated by its own first half, or split
+into queries, keys and values. From `GATE` on, a program computes two tiles."""
+FEW = 16
+"""Most positions of a pass that waits for its weights. With more, PyTorch adds products, and tiles are larger."""
 
 
 @kernel
 def normalise_kernel(hidden, weight, out, D, eps, BLOCK: tl.constexpr) -> None:
     """One program per position."""
+    wait_for_earlier_kernels()
     line = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, BLOCK)
     inside = place < D
@@ -124,6 +139,7 @@ def product_kernel(
     bias,
     out,
     to,
+    after,
     M,
     N,
     K,
@@ -134,11 +150,19 @@ def product_kernel(
     TURNS: tl.constexpr,
     SCALES: tl.constexpr,
     EPS: tl.constexpr,
+    LINES: tl.constexpr,
+    STEP: tl.constexpr,
+    ROWS: tl.constexpr,
+    MORE: tl.constexpr,
     MBLOCK: tl.constexpr,
     NBLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program per (tile of columns, tile of positions), which first computes the norm of its positions."""
+    """One program per (tile of columns, tile of positions), which first computes the norm of its positions.
+
+    Before it waits for its inputs, it prefetches the first LINES cache lines of each row of its weights, of STEP
+    numbers each, and then MORE lines of ROWS rows of the weights `after`.
+    """
     column = tl.program_id(0) * NBLOCK + tl.arange(0, NBLOCK)
     second = N  # where the other half's columns begin
     if KIND == HEADS:
@@ -153,6 +177,17 @@ def product_kernel(
         wanted = (pair < to.half)[None, :]
     given = hidden + line[:, None].to(tl.int64) * K
     rows = weight + column[None, :].to(tl.int64) * K
+    first = tl.program_id(1) == 0  # programs of other positions read the same weights
+    if LINES > 0:
+        ahead = (tl.arange(0, LINES) * STEP)[:, None]
+        prefetch(rows + ahead, wanted & (ahead < K) & first)
+        if KIND >= GATE:
+            prefetch(rows + (second * K + ahead), wanted & (ahead < K) & first)
+    if MORE > 0:
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
+        ahead = after.first + (tl.arange(0, MORE) * STEP)[None, :]
+        prefetch(after.weight + row * after.width + ahead, (row < after.rows) & (ahead < after.width) & first)
+    wait_for_earlier_kernels()
     share = tl.full((MBLOCK,), 1.0, tl.float32)
     if NORMS:
         squares = tl.zeros((MBLOCK, KBLOCK), tl.float32)
@@ -172,12 +207,12 @@ def product_kernel(
             here = (here.to(tl.float32) * share[:, None]).to(here.dtype) * scale[None, :]
         part = tl.load(rows + place[:, None], wanted & inside[:, None], other=0.0)
         sums = tl.dot(here, part, sums, input_precision="ieee")
-        if KIND != PLAIN:
+        if KIND >= GATE:
             part = tl.load(rows + (second * K + place)[:, None], wanted & inside[:, None], other=0.0)
             passed = tl.dot(here, part, passed, input_precision="ieee")
     if BIASED:
         sums += tl.load(bias + column[None, :], wanted, other=0.0).to(tl.float32)
-        if KIND != PLAIN:
+        if KIND >= GATE:
             passed += tl.load(bias + second + column[None, :], wanted, other=0.0).to(tl.float32)
     if KIND == HEADS:
         store_heads(to, sums, passed, head, line, M, pair, TURNS, SCALES, EPS)
@@ -186,7 +221,33 @@ def product_kernel(
             kind = out.dtype.element_ty
             gate = sums.to(kind).to(tl.float32)
             sums = ((gate / (1.0 + tl.exp(-gate))).to(kind) * passed.to(kind)).to(tl.float32)
-        tl.store(out + line[:, None].to(tl.int64) * N + column[None, :], sums, there & wanted)
+        at = out + line[:, None].to(tl.int64) * N + column[None, :]
+        if KIND == ADD:
+            sums += tl.load(at, there & wanted, other=0.0).to(tl.float32)
+        tl.store(at, sums, there & wanted)
+
+
+class After(NamedTuple):
+    """The weights [rows, width] of a product that soon follows, and where in a row it does not prefetch them itself."""
+
+    weight: Tensor
+    rows: int
+    width: int
+    first: int
+
+
+def lines_ahead(weight: Tensor) -> int:
+    """Return how many cache lines of each row [N, K] a product prefetches: 0 or a power of two."""
+    rows, size = weight.shape[0], weight.element_size()
+    return _power_of_2(min(AHEAD // (rows * LINE), next_power_of_2(-(-weight.shape[1] * size // LINE))))
+
+
+def _power_of_2(most: int) -> int:
+    return 1 << most.bit_length() >> 1
+
+
+def _bytes_ahead(weight: Tensor) -> int:
+    return min(weight.shape[1] * weight.element_size(), lines_ahead(weight) * LINE) * weight.shape[0]
 
 
 def product(
@@ -198,33 +259,45 @@ def product(
     kind: int = PLAIN.value,
     turns: bool = False,
     scales: bool = False,
+    after: Tensor | None = None,
 ) -> None:
     """Compute out [R, T, N] = RMSNorm(hidden) @ weight.T + bias for hidden [R, T, K] and weight [N, K].
 
-    norm: weight and epsilon. kind: GATE for weight [2 N, K] and out = silu(first half of the product) * second half.
-    HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it has a table and scales.
+    norm: weight and epsilon. kind: ADD adds to what `out` holds. GATE for weight [2 N, K] and out = silu(first half of
+    the product) * second half. HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it
+    has a table and scales. after: weights of the next product, to prefetch if this one has few of its own.
     """
     lines, width = hidden.shape[0] * hidden.shape[1], hidden.shape[2]
     assert hidden.is_contiguous()
     to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     made = hidden if isinstance(out, Heads) else out
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
-    size, pair = hidden.element_size(), 1 if kind == PLAIN.value else 2
-    most = 64 if scales or size > 2 else 128  # so that float32, or the data for normalising heads, fits in registers
-    block = min(most, max(16, next_power_of_2(lines)))
+    size, pair = hidden.element_size(), 2 if kind >= GATE.value else 1
+    few, block = lines <= FEW, 32 if lines <= 64 else 64  # tensor cores issue as much for a half-filled block
+    if few:
+        block = next_power_of_2(lines) if kind >= GATE.value else max(16, next_power_of_2(lines))
+    blocks = -(-lines // block)
     # Enough tiles for all multiprocessors, and tiles no smaller than this needs.
-    tile = (64 if columns >= 64 * PROCESSORS else 32) if lines > 16 else 16 if kind == GATE.value else 32
+    tile = 16 if few and kind == ADD.value else 32
+    tile = 64 if not few and size <= 2 and -(-columns // tile) * blocks > PROCESSORS else tile
     tiles = -(-columns // tile)
     if kind == HEADS.value:
         half = max(16, next_power_of_2(to.half))
-        tile = half if scales else min(half, tile if lines > 16 else 16)
+        tile = half if scales else min(half, 16 if few else tile)
         tiles = columns // (2 * to.half) * -(-to.half // tile)
-    part = min(32 if size > 2 else 128 if lines <= 16 else 64, max(16, next_power_of_2(width)))
+    deep = 64 if not few else 256 if pair * tile <= 64 else 128
+    part = min(32 if size > 2 else deep, max(16, next_power_of_2(width)))
     # Three buffers of a stage, and one of `hidden` to convert: RTX and L4 cards have 101,376 bytes of shared memory.
     stages = 4 if (3 * (block + pair * tile) + block) * part * size < 100_000 else 3
+    own, more, next_up = _bytes_ahead(weight), 0, After(weight, 1, 1, 0)
+    if after is not None:
+        step = LINE // after.element_size()
+        next_up = After(after, after.shape[0], after.shape[1], lines_ahead(after) * step)
+        left = -(-after.shape[1] // step) - lines_ahead(after)
+        more = _power_of_2(max(0, min((AHEAD - own) // (after.shape[0] * LINE), left)))
     launch(
         product_kernel,
-        (tiles, -(-lines // block)),
+        (tiles, blocks),
         weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * size,
         hidden,
         hidden if norm is None else norm[0],
@@ -232,6 +305,7 @@ def product(
         weight if bias is None else bias,
         made,
         to,
+        next_up,
         lines,
         columns,
         width,
@@ -242,9 +316,15 @@ def product(
         TURNS=turns,
         SCALES=scales,
         EPS=QK_NORM_EPS,
+        LINES=lines_ahead(weight),
+        STEP=LINE // size,
+        ROWS=next_power_of_2(-(-next_up.rows // tiles)),
+        MORE=more,
         MBLOCK=block,
         NBLOCK=tile,
         KBLOCK=part,
-        warps=8 if block == most or size > 2 else 4,
+        warps=8 if size > 2 or (scales and block == 64) else 4,  # so that its data fits in registers
         stages=stages,
+        prefetched=own,
+        prefetched_next=more * LINE * next_up.rows,
     )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.uniforms import UniformBuffers, draw_noise, quarters_of
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class Progress(NamedTuple):
@@ -55,12 +55,14 @@ def prepare_kernel(
     totals,
     lengths,
     noise,
+    tokens,
     most,
     batch,
     rows,
     P,
     L,
     nodes,
+    ALONE: tl.constexpr,
     ROLES: tl.constexpr,
     QUARTERS: tl.constexpr,
     PENDING: tl.constexpr,
@@ -68,11 +70,14 @@ def prepare_kernel(
     WIDTH: tl.constexpr,
 ) -> None:
     """One program per (role, image) draws noise; one more per image lays out its cycle."""
+    wait_for_earlier_kernels()
     turn, image = tl.program_id(0), tl.program_id(1)
     if turn < ROLES:
         draw_noise(noise, progress.cycles, turn, image, nodes, ROLES, QUARTERS)
         return
     cell = tl.load(progress.cells + image)
+    if ALONE:
+        tl.store(tokens + image, tl.load(progress.roots + image))
     count = tl.load(progress.pending_counts + image)
     deepest = tl.minimum(tl.load(depths + image), tl.load(totals + image))
     tl.store(lengths.target + image, tl.load(progress.prefixes + image) + cell - 1)
@@ -94,11 +99,18 @@ def prepare_kernel(
 
 
 def prepare(
-    status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, lengths: Lengths, noise: UniformBuffers
+    status: Tensor,
+    progress: Progress,
+    depths: Tensor,
+    totals: Tensor,
+    lengths: Lengths,
+    noise: UniformBuffers,
+    tokens: Tensor | None,
 ) -> None:
     """Lay out a cycle, and draw its noise.
 
-    No tree is deeper than `depths` or `totals` [B] int64, or runs past the picture.
+    No tree is deeper than `depths` or `totals` [B] int64, or runs past the picture. tokens [B, 1] int64: takes the
+    roots, if there are no other nodes; None otherwise.
     """
     _, roles, nodes = noise.out.shape
     batch, positions = lengths.pending_positions.shape
@@ -113,12 +125,14 @@ def prepare(
         totals,
         lengths,
         noise,
+        progress.roots if tokens is None else tokens,
         progress.decided.shape[1] - 1,
         batch,
         rows,
         positions,
         levels,
         nodes,
+        ALONE=tokens is not None,
         ROLES=roles,
         QUARTERS=quarters_of(nodes),
         PENDING=next_power_of_2(max(2, positions)),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class LineBuffers(NamedTuple):
@@ -30,6 +30,7 @@ class LineBuffers(NamedTuple):
 @kernel
 def lay_lines_kernel(tree, cells, progress, target, out, N, W, most, eol, NODES: tl.constexpr) -> None:
     """One program per image."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     node = tl.arange(0, NODES)
     here = node.to(tl.int64)
@@ -81,6 +82,7 @@ def lay_lines(
 @kernel
 def commit_lines_kernel(verdicts, out, N, NODES: tl.constexpr) -> None:
     """One program per image: the slot of every committed node, and after it that of its end-of-line token."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     count = tl.load(verdicts.taken + image)
     lane = tl.arange(0, NODES)

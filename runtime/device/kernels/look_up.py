@@ -11,7 +11,7 @@ from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, first_
 from underpaint.runtime.device.kernels.row_maths import row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, lane_of, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 _TILE = 1024
 """Numbers of a row read at once: with few warps, these wait less for each other during the lookup, and hold less."""
@@ -44,6 +44,7 @@ def look_up_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per image. Each turn of the outer loop goes to the next draft for which something is found."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:

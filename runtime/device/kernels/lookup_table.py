@@ -15,7 +15,7 @@ from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import NOTHING, PARTS, copy_row, place_of, scale_for
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import end_of_drafts
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 _LANES = tl.constexpr(512)
 """Cells compared at a time."""
@@ -154,6 +154,7 @@ def keep_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (place, image)."""
+    wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(verdicts.taken + image), tl.load(levels + image)
     if done == 0:

@@ -33,7 +33,7 @@ from underpaint.runtime.device.kernels.likeliest import (
 from underpaint.runtime.device.kernels.probs import sampler_values
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class Pool(NamedTuple):
@@ -117,6 +117,7 @@ def opt_level_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (row, image); the last of an image keeps the best, and sets what the next level expands."""
+    wait_for_earlier_kernels()
     own, image = tl.program_id(0), tl.program_id(1)
     count = tl.minimum(tl.load(counts + image).to(tl.int32), rows)
     lane, places = tl.arange(0, LANES), image * rows * LANES

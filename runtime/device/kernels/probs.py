@@ -12,7 +12,7 @@ from torch import Tensor
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.kernels.row_maths import one_hot, row_argmax
 from underpaint.runtime.device.kernels.walk import tile
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 @kernel
@@ -229,6 +229,7 @@ def probs_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (node, image)."""
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     if node >= tl.load(counts + image):
         return
@@ -297,6 +298,7 @@ def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
 @kernel
 def likeliest_kernel(probs, out, counts, V, N, BLOCK: tl.constexpr) -> None:
     """One program per (node, image)."""
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     if node >= tl.load(counts + image):
         return

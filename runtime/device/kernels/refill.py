@@ -4,7 +4,7 @@ from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces
 from underpaint.runtime.device.kernels.walk import BatchTree, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 EVENLY = tl.constexpr(0)
 LEFT = tl.constexpr(1)
@@ -54,6 +54,7 @@ def refill_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (draft, image). A copy depends on the copies before it, so each program computes those too."""
+    wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
     wanted = tl.load(levels + image)
     if place == 0:

@@ -10,7 +10,7 @@ from underpaint.runtime.device.kernels.row_maths import PARTS, copy_row, one_hot
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces
 from underpaint.runtime.device.kernels.walk import BatchTree, lane_of, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 REFILLED = 4
 """New cells per cycle, to count instructions; `jacobi-lookup` on the shipped target at 128 px has 2.0 on average."""
@@ -35,6 +35,7 @@ def refill_lookup_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (draft, image). A new cell depends on those before it, so each program computes those too."""
+    wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
     wanted, filled = tl.load(levels + image), tl.load(window.counts + image)
     count, before = tl.load(progress.cells + image), tl.load(progress.roots + image)

@@ -11,7 +11,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.islands import IslandBuffers
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 _TILE = 64
 """Cells per program, and cells that these are compared with at a time."""
@@ -20,6 +20,7 @@ _TILE = 64
 @kernel
 def ready_kernel(status, islands, H, W, w, TILE: tl.constexpr) -> None:
     """One program per (tile of cells, image). A cell waits for waiting cells of its island before it in the fronts."""
+    wait_for_earlier_kernels()
     tile, image = tl.program_id(0), tl.program_id(1)
     if tl.load(status + image) != 0:
         return
@@ -64,6 +65,7 @@ def lay_repair_kernel(
     status, progress, islands, out, T, N, S, TILE: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr
 ) -> None:
     """One program per image. Positions go to cells in raster order; a cell's position feeds the cell before it."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     going = tl.load(status + image) == 0
     prefix = tl.load(progress.prefixes + image)

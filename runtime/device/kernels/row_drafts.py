@@ -13,7 +13,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import EVENLY, POINT
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 ROW_ROLES = (Role.REFILL, Role.ACCEPT, Role.RESIDUAL, Role.DRAFT)
 """Roles whose noise is drawn by cell, in the order of `RowDrafts.uniforms`."""
@@ -45,6 +45,7 @@ class RowDrafts(NamedTuple):
 @kernel
 def span_rows_kernel(status, cycles, drafts, H, W, lead, most, ahead, ROWS: tl.constexpr, LANES: tl.constexpr) -> None:
     """One program per image, one lane per column."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     going = tl.load(status + image) == 0
     lane = tl.arange(0, LANES).to(tl.int64)
@@ -101,6 +102,7 @@ def lay_drafts_kernel(
     LANES: tl.constexpr,
 ) -> None:
     """One program per image. Position k < W feeds the cell before column k's draft; the others feed waiting rows."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     prefix = tl.load(progress.prefixes + image)
     lane = tl.arange(0, WIDTH).to(tl.int64)

@@ -11,7 +11,7 @@ from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, draw_excess, flip, offered
 from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 KEPT = tl.constexpr(1)
 REDRAWN = tl.constexpr(2)
@@ -38,6 +38,7 @@ def judge_drafts_kernel(
     WIDTH: tl.constexpr,
 ) -> None:
     """One program per image, one lane per column."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     going = takes_part(verdicts.status, verdicts.finite, verdicts.taken, image, rows, ROWS)
     lane = tl.arange(0, WIDTH).to(tl.int64)
@@ -104,6 +105,7 @@ def settle_drafts_kernel(
     probs, drafts, progress, places, status, V, N, T, W, cells_count, ROLES: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """One program per (column, image)."""
+    wait_for_earlier_kernels()
     lane, image = tl.program_id(0), tl.program_id(1)
     own = image * W + lane
     verdict = tl.load(drafts.verdicts + own)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.attention import Filled
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 @kernel
@@ -27,6 +27,7 @@ def sees_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (new position, row) writes what it sees of the cycle's slots, then of committed positions."""
+    wait_for_earlier_kernels()
     turn, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
     line = sees + (row * T + turn).to(tl.int64) * (M + S)

@@ -12,7 +12,7 @@ from underpaint.runtime.device.kernels.lookup_table import LookupBuffers
 from underpaint.runtime.device.kernels.row_maths import copy_row, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 _TILE = 512
 """Values of a row that one program moves, row after row; few, so that every multiprocessor gets some."""
@@ -39,6 +39,7 @@ def shift_kernel(
     MOVED: tl.constexpr,
 ) -> None:
     """One program per (new place, image); MOVES adds one per (tile of codes, image). An image's last moves tokens."""
+    wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)

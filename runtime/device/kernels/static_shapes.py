@@ -10,7 +10,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class ShapeLevel(NamedTuple):
@@ -61,6 +61,7 @@ def number_places_kernel(
     held, exists, levels, shapes, rows, roots, tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """One program per image numbers the filled places of its shape, in order, as the nodes of a tree."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     line = tl.load(levels + image) * N + lane

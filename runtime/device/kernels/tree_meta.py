@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.walk import BatchTree
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 MOST_NODES = 64
 """Largest number of nodes of a tree: one int64 holds a mask of them."""
@@ -47,6 +47,7 @@ def lay_out_tree(tree, layout, image, N, most, LEVELS: tl.constexpr, BLOCK: tl.c
 @kernel
 def tree_meta_kernel(tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr) -> None:
     """One program per image."""
+    wait_for_earlier_kernels()
     lay_out_tree(tree, layout, tl.program_id(0), N, most, LEVELS, BLOCK)
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 _BLOCK = 64
 """Nodes whose counters share all words but the lowest, as in `algos.chance`."""
@@ -74,6 +74,7 @@ def cell_uniforms_kernel(
     out, seeds, images, cycles, cells, roles, W, ROLES: tl.constexpr, EACH: tl.constexpr, COUNT: tl.constexpr
 ) -> None:
     """One program per (role, image). Each lane makes four numbers, and keeps the one of its cell."""
+    wait_for_earlier_kernels()
     turn, image = tl.program_id(0), tl.program_id(1)
     lane = tl.arange(0, COUNT)
     zero = (lane * 0).to(tl.uint64)

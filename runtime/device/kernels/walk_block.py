@@ -25,7 +25,7 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     tile,
 )
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 MOST_RATIO = tl.constexpr(REFERENCE_MOST)
 
@@ -60,6 +60,7 @@ def sum_rows_kernel(
     tree, sums, top, V, N, drafts, KIND: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """One program per (node, image) computes the `ChainSums` of a node that a draft follows."""
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     if node + 1 < tl.load(tree.counts + image):
         place = sums + 3 * (image * N + node)
@@ -122,6 +123,7 @@ def walk_block_kernel(
 
     Every program computes the weights w_i from the root down to its node.
     """
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     lane = tl.arange(0, NODES)

@@ -11,7 +11,7 @@ from underpaint.runtime.device.kernels.residuals import draw_left, next_offer, r
 from underpaint.runtime.device.kernels.row_maths import UNIT, flip, whole, whole_sum
 from underpaint.runtime.device.kernels.siblings import drawn_children, follow, goes_on, node_walk
 from underpaint.runtime.device.kernels.walk import Decide, Shape, lane_of, noise_of, tile
-from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 @kernel
@@ -39,6 +39,7 @@ def walk_drawn_kernel(
     next child was drawn from the draft row times `offer`, or, once nothing of that row is left, with probability `even`
     per token. MIXED: the target is mixed with the drafter, which has weight `mixed`.
     """
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):

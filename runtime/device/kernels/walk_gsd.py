@@ -16,7 +16,7 @@ from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of
 from underpaint.runtime.device.kernels.row_maths import UNIT, draw, flip, scaled, whole, whole_sum
 from underpaint.runtime.device.kernels.siblings import follow, goes_on, node_walk
 from underpaint.runtime.device.kernels.walk import Decide, Shape, drafted_row, noise_of, tile
-from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 class Groups(NamedTuple):
@@ -125,6 +125,7 @@ def walk_gsd_kernel(
 
     left [B, N, V] float64: each node's target residual. `offered_to` returns a child's proposal probability.
     """
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):

@@ -8,7 +8,7 @@ from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, ro
 from underpaint.runtime.device.kernels.siblings import follow, goes_on, node_walk
 from underpaint.runtime.device.kernels.walk import Decide, Shape, noise_of, tile
 from underpaint.runtime.device.kernels.walk_pooled import pooled_walk
-from underpaint.runtime.device.launch import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl, wait_for_earlier_kernels
 
 LITTLE = tl.constexpr(2.0**-16)
 """Share of the last sum: below it, subtraction leaves too few digits. A child is rejected with a probability equal to
@@ -49,6 +49,7 @@ def walk_lantern_kernel(
 
     left [B, N, V] float32: each node's residual, which is its weights with 0 at the tokens that were removed.
     """
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):

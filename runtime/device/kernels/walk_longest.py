@@ -26,7 +26,7 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     tile,
 )
-from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl, wait_for_earlier_kernels
 
 FIRST = tl.constexpr(0)
 """Only the first of the siblings that pass goes on; the path ends at the deepest node."""
@@ -173,6 +173,7 @@ def walk_greedy_kernel(
     KBLOCK: tl.constexpr,
 ) -> None:
     """One program per (node, image) tests by `pass_by_argmax`; an image's last takes the path."""
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0) + 1, tl.program_id(1)
     if node < tl.load(tree.counts + image):
         pass_by_argmax(tree, pools, passes, image, node, V, N, POOLED, BLOCK, KBLOCK)
@@ -200,6 +201,7 @@ def walk_typical_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (node, image) tests by `pass_by_typical`; an image's last takes the path."""
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0) + 1, tl.program_id(1)
     if node < tl.load(tree.counts + image):
         pass_by_typical(tree, bound, passes, logs, image, node, V, N, BLOCK)
@@ -224,6 +226,7 @@ def walk_points_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One program per (node, image) tests by `pass_by_point`; an image's last takes the path."""
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0) + 1, tl.program_id(1)
     if node < tl.load(tree.counts + image):
         pass_by_point(tree, passes, image, node, V, N, ROLES, NODES, BLOCK)

@@ -11,7 +11,7 @@ from underpaint.runtime.device.kernels.residuals import next_offer
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
 from underpaint.runtime.device.kernels.siblings import drawn_children, follow, goes_on, node_walk
 from underpaint.runtime.device.kernels.walk import Decide, Shape, lane_of, noise_of, tile
-from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 @kernel
@@ -110,6 +110,7 @@ def walk_pooled_kernel(
     `rest` times `share` is the target's residual. The next child was drawn from the draft row times `offer`, or, once
     nothing of that row is left, with probability `even` per token. left [B, N, V] float64: `rest` of each node.
     """
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):

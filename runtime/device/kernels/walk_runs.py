@@ -17,7 +17,7 @@ from underpaint.runtime.device.kernels.walk import (
     takes_part,
 )
 from underpaint.runtime.device.kernels.walk_block import MOST_RATIO, chain_odds, chain_walk
-from underpaint.runtime.device.launch import kernel, tl
+from underpaint.runtime.device.launch import kernel, tl, wait_for_earlier_kernels
 
 
 @kernel
@@ -70,6 +70,7 @@ def walk_deferred_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """FLy, one program per image. threshold: [1] float64."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
@@ -126,6 +127,7 @@ def walk_runs_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """SJD-SV, one program per image. share: [1] float64."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return

@@ -13,7 +13,7 @@ from underpaint.runtime.device.kernels.residuals import draw_left, next_offer, r
 from underpaint.runtime.device.kernels.row_maths import UNIT, flip, whole, whole_sum
 from underpaint.runtime.device.kernels.siblings import children_of, goes_on, is_judge, node_walk
 from underpaint.runtime.device.kernels.walk import Decide, Shape, conclude, drafted_row, lane_of, noise_of, tile
-from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 @kernel
@@ -139,6 +139,7 @@ def walk_traversal_kernel(
     TILE: tl.constexpr,
 ) -> None:
     """One program per (node, image) judges a node; an image's last finds the first kept one."""
+    wait_for_earlier_kernels()
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     turns = tl.arange(0, CHILDREN)

@@ -6,7 +6,7 @@ from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore, row_parts
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
-from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl, wait_for_earlier_kernels
 
 
 @kernel
@@ -32,6 +32,7 @@ def add_candidates_kernel(
 
     Place 0 of a level is the chain's own node, which is not added again.
     """
+    wait_for_earlier_kernels()
     cell, image = tl.program_id(0), tl.program_id(1)
     count = tl.load(levels + image)
     base = image * N
@@ -119,6 +120,7 @@ def add_candidates(
 @kernel
 def follow_kernel(nodes, first, path, taken, levels, W, N, LANES: tl.constexpr) -> None:
     """One program per image."""
+    wait_for_earlier_kernels()
     image = tl.program_id(0)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:

@@ -146,7 +146,8 @@ def by_device(
         for room in cycles:
             state.progress.cells.copy_(GRID.cells - 1 - torch.tensor(room))
             limits = grown.limits
-            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths, uniform_buffers)
+            most = limits.depths, limits.totals
+            prepare(state.verdicts.status, state.progress, *most, state.lengths, uniform_buffers, None)
             state.tree.uniforms[:, 0] = torch.from_numpy(uniforms)[:, : plan.envelope.nodes]
             grown.grow(state)
     trees = []

@@ -21,7 +21,9 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels import likeliest
 from underpaint.runtime.device.kernels.commit import Handed, commit_cache
+from underpaint.runtime.device.kernels.draft_inputs import embed
 from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level
+from underpaint.runtime.device.kernels.layers import ADD, product
 from underpaint.runtime.device.kernels.layout import Lengths, Progress, prepare
 from underpaint.runtime.device.kernels.likeliest import (
     OCTAVE,
@@ -63,10 +65,34 @@ def test_uniforms_are_the_reference_s_bit_for_bit() -> None:
     alone = (zeros(3), zeros(3), zeros(3, 1), zeros(3), zeros(3, 4), zeros(3, 4, 3))
     progress = Progress(zeros(3), cycles, *alone)
     lengths = Lengths(*(zeros(3) for _ in range(5)), zeros(3, 1), zeros(1, 3, 1), zeros(1, 3))
-    prepare(zeros(3), progress, zeros(3), zeros(3), lengths, UniformBuffers(out, seeds, images, whole(1, 2, 6)))
+    buffers, tokens = UniformBuffers(out, seeds, images, whole(1, 2, 6)), whole(7, 7, 7)[:, None]
+    prepare(zeros(3), progress._replace(roots=whole(4, 0, 9)), zeros(3), zeros(3), lengths, buffers, tokens)
+    assert tokens.tolist() == [[4], [0], [9]]
     for place, (seed, image, cycle) in enumerate(keys):
         for turn, role in enumerate((Role.ACCEPT, Role.RESIDUAL, Role.PATH)):
             np.testing.assert_array_equal(out[place, turn], Philox(seed, image).uniforms(cycle, role, 70))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("rows", "count", "width", "columns"), [(1, 1, 16, 5), (2, 3, 40, 33), (2, 8, 300, 16)])
+def test_a_product_adds_to_what_is_there(dtype: torch.dtype, rows: int, count: int, width: int, columns: int) -> None:
+    """Summed in float32 and rounded once, as PyTorch's."""
+    generator = torch.Generator().manual_seed(width)
+    mixed, weight, hidden = (
+        torch.randn(shape, generator=generator).to(dtype)
+        for shape in ((rows, count, width), (columns, width), (rows, count, columns))
+    )
+    expected = (hidden.double() + mixed.double() @ weight.double().T).to(dtype)
+    product(mixed, None, weight, None, hidden, ADD.value, after=weight)
+    torch.testing.assert_close(hidden, expected, rtol=1e-5 if dtype == torch.float32 else 2**-10, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("batch", "count"), [(1, 1), (3, 7)])
+def test_embeddings_are_pytorch_s(rows: int, batch: int, count: int) -> None:
+    codes = torch.arange(12.0 * 9).view(9, 12).bfloat16()
+    tokens = torch.arange(2 * batch * count).view(batch, 2 * count)[:, ::2] % 9  # every other column of a buffer
+    torch.testing.assert_close(embed(tokens, codes, rows), codes[tokens.repeat(rows, 1)], rtol=0, atol=0)
 
 
 @settings(max_examples=15)
