@@ -162,12 +162,12 @@ def device_name(device: Any) -> dict[str, Any]:
     description = {"torch": torch.__version__, "triton": triton.__version__, "name": str(device)}
     if device.type == "cuda":
         from underpaint.runtime.device.kernels.layers import product_kernel
-        from underpaint.runtime.device.launch import overlaps
+        from underpaint.runtime.device.launch import overlap_capability, overlaps
 
         gpu = torch.cuda.get_device_properties(device)
         description |= {"name": gpu.name, "capability": f"{gpu.major}.{gpu.minor}", "bytes": gpu.total_memory}
         description["cuda"] = torch.version.cuda
-        description["dependent launches"] = overlaps(product_kernel, 10 * gpu.major + gpu.minor)
+        description["dependent launches"] = overlaps(product_kernel, overlap_capability(device.index))
     return description
 
 

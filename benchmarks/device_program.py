@@ -62,9 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         roofline_of,
     )
     from underpaint.artifacts.decoder_config import DecoderConfig
+    from underpaint.runtime.device.launch import OVERLAP
     from underpaint.sim.latency.machines import MACHINES as KNOWN
     from underpaint.sim.latency.machines import Machine
 
+    if os.environ.get(OVERLAP, "1") != "1":
+        parser.error(f"{OVERLAP}: expected it to be unset, as the times without dependent launches are counted anyway")
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     if args.batches is not None:
         models = {"llamagen-xl at 384 px": replace(XL, grid_side=24)}

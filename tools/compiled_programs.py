@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import torch
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.launch import Launch
 
 SLOT_METHODS: Final = ("ar", "eagle2", "adt", "opt-tree", "chain", "delayed", "traversal", "gsd")
@@ -23,21 +24,15 @@ SHIPPED_BATCH: Final = 4
 
 def all_launches() -> list[Launch]:
     """Return the launches of every method's program, at the sizes of LlamaGen-XL, of 7B and of the shipped models."""
-    from tools.device_programs import count_cycle, count_islands
-    from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
+    from tools.device_programs import count_cycle
+    from tools.device_sizes import METHODS, SEVEN_B, XL, method_of
 
     launches: list[Launch] = []
     xl, seven_b = (replace(config, layers=LAYERS) for config in (XL, SEVEN_B))
     for config in (xl, seven_b):
         for name in METHODS:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
-        for temperature, names in ((1.0, CHOICES), (0.0, ("window",))):
-            for name in names:
-                launches += count_cycle(config, roofline_of(temperature), 1, choice=CHOICES[name]).launches
-        for order in ORDERS:
-            islands = islands_of(config.vocab_size, order, greedy=order == "serial")
-            for program in count_islands(config, islands, batch=1).values():
-                launches += program.launches
+        launches += _several_programs(config, torch.bfloat16)
     for name in LINED:
         method = method_of(name, seven_b.vocab_size)
         launches += count_cycle(seven_b, method, batch=1, line_token=0).launches
@@ -46,6 +41,22 @@ def all_launches() -> list[Launch]:
         for name in ENGINED:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
     return launches + shipped_launches()
+
+
+def _several_programs(config: DecoderConfig, dtype: torch.dtype) -> list[Launch]:
+    """Return the launches of `roofline`'s choices and of MuLo-SD's programs, for one image with guidance."""
+    from tools.device_programs import count_cycle, count_islands
+    from tools.device_sizes import CHOICES, islands_of, roofline_of
+
+    launches: list[Launch] = []
+    for temperature, names in ((1.0, CHOICES), (0.0, ("window",))):
+        for name in names:
+            launches += count_cycle(config, roofline_of(temperature), 1, 2, dtype, choice=CHOICES[name]).launches
+    for order in ORDERS:
+        islands = islands_of(config.vocab_size, order, greedy=order == "serial")
+        for program in count_islands(config, islands, 1, 2, dtype).values():
+            launches += program.launches
+    return launches
 
 
 def shipped_launches() -> list[Launch]:
@@ -62,7 +73,7 @@ def shipped_launches() -> list[Launch]:
     sampler = read_index(FOLDER).sampling()
     config = replace(load_config_only("target128", locate("target128", "target")).config, layers=LAYERS)
     rows, dtype = 1 if sampler.guidance == 1 else 2, torch.float32
-    return [
+    launches = [
         launch
         for batch in (1, SHIPPED_BATCH)
         for name in METHODS
@@ -70,6 +81,7 @@ def shipped_launches() -> list[Launch]:
             config, method_of(name, config.vocab_size, sampler.top_k, sampler.guidance), batch, rows, dtype
         ).launches
     ]
+    return launches + _several_programs(config, dtype)
 
 
 def slot_launches() -> list[Launch]:

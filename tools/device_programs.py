@@ -90,24 +90,25 @@ class Program(NamedTuple):
         """Return each node's times of launch and work on a machine, from bytes and, with a capability, instructions.
 
         With a capability, kernels are compiled and their machine code is read; PyTorch's kernels have no instruction
-        count. A kernel overlaps with a kernel before it if both wait by programmatic dependent launch. Its launch is
-        then shorter, and what it prefetches streams from memory during the rest of it. What the kernel before has
-        prefetched for it streams while that kernel leaves the memory idle.
+        count. A kernel starts early if it and the kernel before it wait for earlier ones, and the machine's saving is
+        known. Its launch is then shorter, and what it prefetches streams from memory during all of that time. What the
+        kernel before has prefetched for it streams while that kernel, itself started early, leaves the memory idle.
         """
         times: list[NodeTimes] = []
         waits, idle, ahead = False, 0.0, 0
         for node in self.nodes:
             slots, hidden, launch_us, launch = 0.0, 0.0, machine.launch_us, node.launch
-            overlapped, waits = waits, False
+            waited, waits = waits, False
             if launch is not None and capability is not None:
                 slots = compile_for(launch, capability).issued(machine)
                 waits = overlaps(launch.function, capability)
-                if waits and overlapped:
-                    launch_us -= machine.overlap_us
-                    hidden = min(launch.prefetched, launch_us * machine.bytes_per_us) + min(ahead, idle)
+            early = waits and waited and machine.overlap_us > 0
+            if early and launch is not None:
+                launch_us -= machine.overlap_us
+                hidden = min(launch.prefetched, launch_us * machine.bytes_per_us) + min(ahead, idle)
             by_bytes = float(machine.work_us(max(0.0, node.bytes - hidden)))
             times.append(NodeTimes(launch_us, by_bytes, float(machine.work_us(0.0, slots=slots))))
-            idle = max(0.0, (launch_us + times[-1].work) * machine.bytes_per_us - node.bytes)
+            idle = max(0.0, (launch_us + times[-1].work) * machine.bytes_per_us - node.bytes) if early else 0.0
             ahead = 0 if launch is None else launch.prefetched_next
         return times
 

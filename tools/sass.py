@@ -75,7 +75,7 @@ def waits_first(listing: str) -> bool:
     for text in listing.splitlines():
         match = _CODE.match(text)
         if match and (match[1] == "ACQBULK" or _ACCESSES.match(match[1])):
-            return match[1] == "ACQBULK"
+            return match[1] == "ACQBULK" and "@" not in text
     return False
 
 

@@ -1,8 +1,8 @@
 """Forward passes of `models.decoder.Decoder`, target or drafter, on the device: five launches per layer.
 
 The module itself defines what its layers compute. The device attends to a static KV cache, and has its own kernels for
-norms and the gate. The same code runs on weights that have only shapes. An end-of-line token is one more code,
-`line_token`; the code that lays out a pass puts it after the lines.
+a layer's products with their norms, gate and sums. The same code runs on weights that have only shapes. An end-of-line
+token is one more code, `line_token`; the code that lays out a pass puts it after the lines.
 """
 
 from collections.abc import Sequence
@@ -42,12 +42,11 @@ class DeviceKernels(Kernels):
         return out
 
     def add(self, hidden: Tensor, mixed: Tensor, linear: Linear, after: Linear | None = None) -> Tensor:
-        lines = hidden.view(-1, hidden.shape[2])
-        if lines.shape[0] > FEW:
-            lines.addmm_(mixed.reshape(lines.shape[0], -1), linear.weight.t())
+        if hidden.shape[0] * hidden.shape[1] <= FEW:
+            product(mixed, None, linear.weight, None, hidden, ADD.value, after=None if after is None else after.weight)
         else:
-            following = None if after is None else after.weight
-            product(mixed, None, linear.weight, None, hidden, ADD.value, after=following)
+            lines = hidden.view(-1, hidden.shape[2])
+            lines.addmm_(mixed.reshape(lines.shape[0], -1), linear.weight.t())
         return hidden
 
 

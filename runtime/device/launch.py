@@ -45,8 +45,8 @@ def _overlap_allowed() -> bool:
     return value == "1"
 
 
-LINE: Final = 64
-"""Bytes that one prefetch brings into the L2 cache, or more."""
+SECTOR: Final = 32
+"""Bytes of a sector of the L2 cache, the least that one prefetch loads."""
 AHEAD: Final = 8 << 20
 """Most bytes that a kernel prefetches: about what an H200 loads while a kernel starts, a sixth of its L2 cache."""
 PROCESSORS: Final = 132
@@ -97,16 +97,17 @@ if INTERPRETED and TRITON.startswith(interpreter.VERSION):
 __all__ = [
     "AHEAD",
     "INTERPRETED",
-    "LINE",
     "MODE",
     "OVERLAP",
     "PROCESSORS",
+    "SECTOR",
     "TRITON",
     "Launch",
     "Recording",
     "kernel",
     "launch",
     "next_power_of_2",
+    "overlap_capability",
     "overlaps",
     "prefetch",
     "processors",
@@ -133,54 +134,67 @@ if INTERPRETED:
 else:
 
     @tl.core.builtin  # type: ignore[untyped-decorator]
-    def wait_for_earlier_kernels(_semantic: Any = None) -> None:
+    def _launched_early(_semantic: Any = None) -> Any:
+        return tl.constexpr(_semantic.builder.options.launch_pdl)
+
+    @kernel
+    def wait_for_earlier_kernels():  # type: ignore[no-untyped-def]
         """Let the next kernel start, then wait until all earlier kernels have finished and their writes are visible.
 
-        A kernel must call it before its first access to memory, in every program and only once. Without programmatic
-        dependent launch it does nothing, because the kernel starts when the earlier ones have finished. With it, the
-        next kernel starts as soon as all programs of this one have, and waits here in turn.
+        A kernel with this call starts as soon as all programs of the kernel before it have started, if the GPU has
+        programmatic dependent launch. Every program must then call it before it accesses memory. Without the call a
+        kernel starts when the earlier ones have finished.
         """
-        if _semantic.builder.options.launch_pdl:
-            tl.extra.cuda.gdc_launch_dependents(_semantic=_semantic)
-            tl.extra.cuda.gdc_wait(_semantic=_semantic)
+        if _launched_early():
+            tl.extra.cuda.gdc_launch_dependents()
+            tl.extra.cuda.gdc_wait()
 
-    @tl.core.builtin  # type: ignore[untyped-decorator]
-    def prefetch(pointers: Any, mask: Any, _semantic: Any = None) -> None:
-        """Load the cache lines of these addresses into the L2 cache; does nothing without dependent launch.
+    @kernel
+    def prefetch(pointers, mask):  # type: ignore[no-untyped-def]
+        """Load the sectors of these addresses into the L2 cache, if the kernel may have started early.
 
         No value is read, so it may stand before `wait_for_earlier_kernels`.
         """
-        if _semantic.builder.options.launch_pdl:
+        if _launched_early():
             tl.inline_asm_elementwise(
                 "{.reg .pred p; setp.ne.u32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0;}",
                 "=r,l,r",
-                [pointers, mask.to(tl.int32, _semantic=_semantic)],
+                [pointers, mask.to(tl.int32)],
                 dtype=tl.int32,
                 is_pure=False,
                 pack=1,
-                _semantic=_semantic,
             )
 
 
 def overlaps(function: Any, capability: int) -> bool:
-    """Return whether a kernel is launched before the one before it has finished (programmatic dependent launch).
+    """Return whether a kernel may start before the one before it has finished (programmatic dependent launch).
 
-    Only kernels that call `wait_for_earlier_kernels` are; others start when the earlier ones have finished.
+    Only kernels that call `wait_for_earlier_kernels` may.
 
     Args:
         function: The kernel.
-        capability: Compute capability of the GPU, as major * 10 + minor.
+        capability: Compute capability of the GPU, as major * 10 + minor; 0 if it has no dependent launch.
     """
-    waits = wait_for_earlier_kernels.__name__ in function.fn.__code__.co_names
+    waits = "wait_for_earlier_kernels" in function.fn.__code__.co_names
     return waits and _OVERLAP_ALLOWED and capability >= OVERLAPS_FROM
+
+
+@cache
+def overlap_capability(device: int) -> int:
+    """Return the compute capability of a GPU as major * 10 + minor; 0 if graphs cannot keep its dependent launches."""
+    if torch.version.cuda is None:  # another maker's GPU
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    driver: int = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+    return 10 * major + minor if driver >= OVERLAP_DRIVER else 0
 
 
 class Launch(NamedTuple):
     """One node of a captured graph: a kernel with its arguments.
 
     bytes: least number of bytes that it reads and writes. part: name of its part of the program, see `recording`.
-    trips: trip counts of data-dependent loops, by name, for counting issued instructions. prefetched: bytes of its
-    own that it loads into the L2 cache before it waits for earlier kernels; prefetched_next: bytes of the next launch.
+    trips: trip counts of data-dependent loops, by name, for counting issued instructions. prefetched: bytes of its own
+    that it prefetches before it waits for earlier kernels; prefetched_next: bytes of the next launch.
     """
 
     name: str
@@ -244,16 +258,10 @@ def launch(
         record.launches.append(Launch(*named_as, function, arguments, named, warps, stages, grid, *counts))
     if any(isinstance(one, FakeTensor) for one in _leaves(arguments)):
         return
-    options = {} if INTERPRETED else {"launch_pdl": overlaps(function, _overlapping(torch.cuda.current_device()))}
-    function[grid](*arguments, **named, num_warps=warps, num_stages=stages, enable_fp_fusion=False, **options)
-
-
-@cache
-def _overlapping(device: int) -> int:
-    """Return the capability of a GPU; 0 if its driver cannot capture dependent launches."""
-    major, minor = torch.cuda.get_device_capability(device)
-    driver: int = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
-    return 10 * major + minor if driver >= OVERLAP_DRIVER else 0
+    options: dict[str, Any] = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": False}
+    if not INTERPRETED and overlaps(function, overlap_capability(torch.cuda.current_device())):
+        options["launch_pdl"] = True
+    function[grid](*arguments, **named, **options)
 
 
 def _leaves(arguments: tuple[Any, ...]) -> Iterator[Any]:

@@ -37,7 +37,8 @@ class Machine:
         peak: Peak rate of dense matrix products in TFLOP/s.
         launch_us: Microseconds per kernel in addition to its work: the launch, and the time until all processors are
             busy. About 3 with CUDA graphs, 9 to 16 without.
-        overlap_us: Part of `launch_us` that programmatic dependent launch removes; 0 if it is unknown or missing.
+        overlap_us: Part of `launch_us` that programmatic dependent launch removes, 0 if unknown. Only counts of the
+            device's own kernels use it.
         source: Source of the figures.
         weight_bytes: Bytes per weight.
         value_bytes: Bytes per value in the KV cache, and per value passed from one kernel to the next.
@@ -69,6 +70,13 @@ class Machine:
     overlap_us: Annotated[float, Within(0.0, 1e6)] = 0.0
     processors: Annotated[int, Within(0, 100_000)] = 0
     ghz: Annotated[float, Within(0.0, 100.0)] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.overlap_us > self.launch_us:
+            raise ValueError(
+                f"machine '{self.name}': expected overlap_us of at most launch_us ({self.launch_us:g}), got "
+                f"{self.overlap_us:g}"
+            )
 
     @property
     def bytes_per_us(self) -> float:

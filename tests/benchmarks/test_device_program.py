@@ -38,7 +38,7 @@ def test_the_page_says_which_methods_gain_in_batches() -> None:
 
 
 def test_a_plain_step_is_as_near_its_bytes_as_its_check_asks() -> None:
-    """By the cost model: `benchmarks.device` asks a GPU for the same (`AR_BOUNDS`)."""
+    """By the cost model: within the ratios that `benchmarks.device` asks of a GPU, of bytes at a copy's bandwidth."""
     batched = json.loads((RESULTS / "device-batches.json").read_text())["rows"]
     single = json.loads((RESULTS / "device-predictions.json").read_text())["rows"]
     steps = [row for row in (*batched, *single) if row["method"] == "ar" and row["batch"] == 1]

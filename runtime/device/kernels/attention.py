@@ -13,7 +13,7 @@ from torch import Tensor
 from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.launch import (
     AHEAD,
-    LINE,
+    SECTOR,
     kernel,
     launch,
     next_power_of_2,
@@ -109,13 +109,13 @@ def attention_kernel(
     MBLOCK: tl.constexpr,
     LANES: tl.constexpr,
     DBLOCK: tl.constexpr,
-    LINES: tl.constexpr,
+    SECTORS: tl.constexpr,
     STEP: tl.constexpr,
 ) -> None:
     """One program per (key head and block of its queries, row, split).
 
     It reads every SPLITS-th tile of the live cache, then every SPLITS-th tile of the new positions. Before it waits for
-    its inputs, it prefetches its first tile, LINES cache lines of STEP numbers per position.
+    its inputs, it prefetches the first tile of a row that sees every position, SECTORS sectors of STEP numbers each.
     """
     count = group * T
     chunks = tl.cdiv(count, TBLOCK)
@@ -124,9 +124,9 @@ def attention_kernel(
     image = row % batch
     line = (row * kv_heads + head).to(tl.int64)
     values = (line * 0 + rows) * kv_heads * S * D
-    if LINES > 0:
+    if SECTORS > 0:
         ahead = split * SBLOCK + tl.arange(0, SBLOCK)[:, None]
-        keys = cache + (line * S + ahead) * D + (tl.arange(0, LINES) * STEP)[None, :]
+        keys = cache + (line * S + ahead) * D + (tl.arange(0, SECTORS) * STEP)[None, :]
         prefetch(keys, (ahead < S) & (chunk == 0))
         prefetch(keys + values, (ahead < S) & (chunk == 0))
     wait_for_earlier_kernels()
@@ -280,10 +280,10 @@ def attention(
     assert splits == 1 or (arrivals.is_contiguous() and arrivals.numel() >= programs * rows)
     parts = query.new_empty(rows * heads * positions * splits * (width + 2) if splits > 1 else 1, dtype=torch.float32)
     per_place, ahead = 2 * rows * kv_heads * width * query.element_size(), min(size, splits * TILE)
-    lines, rest = divmod(width * query.element_size(), LINE)
-    if rest or lines & (lines - 1) or per_place * ahead > AHEAD:
-        lines = 0  # a kernel's blocks are powers of two
-    moved = per_place * ((max(live, ahead) if lines else live) + new) + 2 * query.numel() * query.element_size()
+    sectors, rest = divmod(width * query.element_size(), SECTOR)
+    if rest or sectors & (sectors - 1) or per_place * ahead > AHEAD:
+        sectors = 0  # a kernel's blocks are powers of two
+    moved = per_place * ((max(live, ahead) if sectors else live) + new) + 2 * query.numel() * query.element_size()
     launch(
         attention_kernel,
         (programs, rows, splits),
@@ -316,10 +316,10 @@ def attention(
         MBLOCK=max(lanes, min(32, next_power_of_2(new))) if count == 1 else min(32, max(16, next_power_of_2(new))),
         LANES=lanes,
         DBLOCK=depth,
-        LINES=lines,
-        STEP=LINE // query.element_size(),
+        SECTORS=sectors,
+        STEP=SECTOR // query.element_size(),
         warps=8 if block > 1 and query.element_size() > 2 else 4,  # so that float32 fits in registers
         stages=2 if depth * query.element_size() > 256 else 3,  # and a wide head in the memory of an RTX or L4 card
         trips={"live": live},
-        prefetched=per_place * ahead if lines else 0,
+        prefetched=per_place * ahead if sectors else 0,
     )

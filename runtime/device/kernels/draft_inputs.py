@@ -24,6 +24,7 @@ def embed_kernel(tokens, codes, out, lines, T, batch, D, COUNT: tl.constexpr, BL
 def embed(tokens: Tensor, codes: Tensor, rows: int) -> Tensor:
     """Return the embeddings [rows * B, T, F] of tokens [B, T] int64, for each row in turn; codes [C, F]."""
     (batch, count), width = tokens.shape, codes.shape[1]
+    assert codes.is_contiguous()
     lines, tokens = rows * batch * count, tokens.contiguous()
     out = codes.new_empty(rows * batch, count, width)
     block = min(max(1, NUMBERS // next_power_of_2(width)), next_power_of_2(lines))

@@ -10,8 +10,8 @@ from torch import Tensor
 from underpaint.models.layers import QK_NORM_EPS
 from underpaint.runtime.device.launch import (
     AHEAD,
-    LINE,
     PROCESSORS,
+    SECTOR,
     kernel,
     launch,
     next_power_of_2,
@@ -27,7 +27,7 @@ HEADS = tl.constexpr(3)
 """What happens to a product: it is stored, added to the values that are there, gated by its own first half, or split
 into queries, keys and values. From `GATE` on, a program computes two tiles."""
 FEW = 16
-"""Most positions of a pass that waits for its weights. With more, PyTorch adds products, and tiles are larger."""
+"""Most positions for which this kernel also adds products, and takes small tiles. With more, PyTorch adds them."""
 
 
 @kernel
@@ -150,18 +150,18 @@ def product_kernel(
     TURNS: tl.constexpr,
     SCALES: tl.constexpr,
     EPS: tl.constexpr,
-    LINES: tl.constexpr,
+    SECTORS: tl.constexpr,
     STEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    MORE: tl.constexpr,
+    AFTER_ROWS: tl.constexpr,
+    AFTER_SECTORS: tl.constexpr,
     MBLOCK: tl.constexpr,
     NBLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
     """One program per (tile of columns, tile of positions), which first computes the norm of its positions.
 
-    Before it waits for its inputs, it prefetches the first LINES cache lines of each row of its weights, of STEP
-    numbers each, and then MORE lines of ROWS rows of the weights `after`.
+    Before it waits for its inputs, it prefetches the first SECTORS sectors of each row of its weights, of STEP numbers
+    each, and then AFTER_SECTORS sectors of AFTER_ROWS rows of the weights `after`.
     """
     column = tl.program_id(0) * NBLOCK + tl.arange(0, NBLOCK)
     second = N  # where the other half's columns begin
@@ -178,14 +178,14 @@ def product_kernel(
     given = hidden + line[:, None].to(tl.int64) * K
     rows = weight + column[None, :].to(tl.int64) * K
     first = tl.program_id(1) == 0  # programs of other positions read the same weights
-    if LINES > 0:
-        ahead = (tl.arange(0, LINES) * STEP)[:, None]
+    if SECTORS > 0:
+        ahead = (tl.arange(0, SECTORS) * STEP)[:, None]
         prefetch(rows + ahead, wanted & (ahead < K) & first)
         if KIND >= GATE:
             prefetch(rows + (second * K + ahead), wanted & (ahead < K) & first)
-    if MORE > 0:
-        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
-        ahead = after.first + (tl.arange(0, MORE) * STEP)[None, :]
+    if AFTER_SECTORS > 0:
+        row = tl.program_id(0) * AFTER_ROWS + tl.arange(0, AFTER_ROWS)[:, None].to(tl.int64)
+        ahead = after.first + (tl.arange(0, AFTER_SECTORS) * STEP)[None, :]
         prefetch(after.weight + row * after.width + ahead, (row < after.rows) & (ahead < after.width) & first)
     wait_for_earlier_kernels()
     share = tl.full((MBLOCK,), 1.0, tl.float32)
@@ -228,7 +228,7 @@ def product_kernel(
 
 
 class After(NamedTuple):
-    """The weights [rows, width] of a product that soon follows, and where in a row it does not prefetch them itself."""
+    """The weights [rows, width] of the next product, and the first number of a row that it does not prefetch itself."""
 
     weight: Tensor
     rows: int
@@ -236,18 +236,15 @@ class After(NamedTuple):
     first: int
 
 
-def lines_ahead(weight: Tensor) -> int:
-    """Return how many cache lines of each row [N, K] a product prefetches: 0 or a power of two."""
+def sectors_ahead(weight: Tensor) -> int:
+    """Return how many sectors of each row [N, K] a product prefetches: 0 or a power of two, at least the row's last."""
     rows, size = weight.shape[0], weight.element_size()
-    return _power_of_2(min(AHEAD // (rows * LINE), next_power_of_2(-(-weight.shape[1] * size // LINE))))
+    return power_of_2_within(min(AHEAD // (rows * SECTOR), next_power_of_2(-(-weight.shape[1] * size // SECTOR))))
 
 
-def _power_of_2(most: int) -> int:
+def power_of_2_within(most: int) -> int:
+    """Return the largest power of two that is at most `most` (>= 0), or 0."""
     return 1 << most.bit_length() >> 1
-
-
-def _bytes_ahead(weight: Tensor) -> int:
-    return min(weight.shape[1] * weight.element_size(), lines_ahead(weight) * LINE) * weight.shape[0]
 
 
 def product(
@@ -265,19 +262,21 @@ def product(
 
     norm: weight and epsilon. kind: ADD adds to what `out` holds. GATE for weight [2 N, K] and out = silu(first half of
     the product) * second half. HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it
-    has a table and scales. after: weights of the next product, to prefetch if this one has few of its own.
+    has a table and scales. after: weights of the next product, prefetched as far as those of this one leave room.
     """
     lines, width = hidden.shape[0] * hidden.shape[1], hidden.shape[2]
-    assert hidden.is_contiguous()
-    to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     made = hidden if isinstance(out, Heads) else out
+    assert hidden.is_contiguous()
+    assert weight.is_contiguous()
+    assert made.is_contiguous()
+    to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
     size, pair = hidden.element_size(), 2 if kind >= GATE.value else 1
-    few, block = lines <= FEW, 32 if lines <= 64 else 64  # tensor cores issue as much for a half-filled block
-    if few:
+    few, block = lines <= FEW, 32 if lines <= 64 else 64  # a half-filled block issues as many instructions
+    if few:  # two products of a few positions issue fewest with no others, one product with 16
         block = next_power_of_2(lines) if kind >= GATE.value else max(16, next_power_of_2(lines))
     blocks = -(-lines // block)
-    # Enough tiles for all multiprocessors, and tiles no smaller than this needs.
+    # Larger tiles where the multiprocessors would otherwise take more than one each.
     tile = 16 if few and kind == ADD.value else 32
     tile = 64 if not few and size <= 2 and -(-columns // tile) * blocks > PROCESSORS else tile
     tiles = -(-columns // tile)
@@ -289,12 +288,15 @@ def product(
     part = min(32 if size > 2 else deep, max(16, next_power_of_2(width)))
     # Three buffers of a stage, and one of `hidden` to convert: RTX and L4 cards have 101,376 bytes of shared memory.
     stages = 4 if (3 * (block + pair * tile) + block) * part * size < 100_000 else 3
-    own, more, next_up = _bytes_ahead(weight), 0, After(weight, 1, 1, 0)
+    sectors, step = sectors_ahead(weight), SECTOR // size
+    prefetched = min(width, sectors * step) * size * weight.shape[0]
+    following, after_sectors, prefetched_next = After(weight, 1, 1, 0), 0, 0
     if after is not None:
-        step = LINE // after.element_size()
-        next_up = After(after, after.shape[0], after.shape[1], lines_ahead(after) * step)
-        left = -(-after.shape[1] // step) - lines_ahead(after)
-        more = _power_of_2(max(0, min((AHEAD - own) // (after.shape[0] * LINE), left)))
+        following = After(after, after.shape[0], after.shape[1], sectors_ahead(after) * step)
+        left = max(0, following.width - following.first)
+        most = min((AHEAD - prefetched) // (following.rows * SECTOR), next_power_of_2(-(-left // step)) if left else 0)
+        after_sectors = power_of_2_within(most)
+        prefetched_next = min(left, after_sectors * step) * size * following.rows
     launch(
         product_kernel,
         (tiles, blocks),
@@ -305,7 +307,7 @@ def product(
         weight if bias is None else bias,
         made,
         to,
-        next_up,
+        following,
         lines,
         columns,
         width,
@@ -316,15 +318,15 @@ def product(
         TURNS=turns,
         SCALES=scales,
         EPS=QK_NORM_EPS,
-        LINES=lines_ahead(weight),
-        STEP=LINE // size,
-        ROWS=next_power_of_2(-(-next_up.rows // tiles)),
-        MORE=more,
+        SECTORS=sectors,
+        STEP=step,
+        AFTER_ROWS=next_power_of_2(-(-following.rows // tiles)),
+        AFTER_SECTORS=after_sectors,
         MBLOCK=block,
         NBLOCK=tile,
         KBLOCK=part,
         warps=8 if size > 2 or (scales and block == 64) else 4,  # so that its data fits in registers
         stages=stages,
-        prefetched=own,
-        prefetched_next=more * LINE * next_up.rows,
+        prefetched=prefetched,
+        prefetched_next=prefetched_next,
     )

@@ -2,20 +2,34 @@
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from tools import device_programs
 from tools.device_programs import Node, Program
 from tools.sass import waits_first
 from underpaint.runtime.device import launch as launching
+from underpaint.runtime.device.kernels import attention as attending
+from underpaint.runtime.device.kernels import layers
 from underpaint.runtime.device.kernels.draft_inputs import embed_kernel
-from underpaint.runtime.device.kernels.layers import product_kernel, store_heads
-from underpaint.runtime.device.launch import Launch, overlaps
+from underpaint.runtime.device.kernels.layers import (
+    ADD,
+    GATE,
+    HEADS,
+    PLAIN,
+    Heads,
+    product,
+    product_kernel,
+    store_heads,
+)
+from underpaint.runtime.device.launch import SECTOR, Launch, overlaps, recording
 from underpaint.sim.latency.machines import MACHINES
 
 WAIT = "wait_for_earlier_kernels"
@@ -23,6 +37,12 @@ MAY_PRECEDE = {"arange", "cdiv", "prefetch", "program_id", "to"}
 """Calls that access no memory."""
 ROOT = Path(__file__).resolve().parents[3]
 H100 = MACHINES["h100"]
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(launching.OVERLAP, raising=False)
+    monkeypatch.setattr(launching, "_OVERLAP_ALLOWED", True)
 
 
 def name_of(call: ast.Call) -> str:
@@ -90,6 +110,7 @@ def test_machine_code_that_accesses_memory_before_it_waits_is_found() -> None:
     assert waits_first(listing(*prefetches, "ACQBULK", "LDG.E R2, [R4.64]"))
     assert not waits_first(listing(*prefetches, "@P0 LDG.E R2, [R4.64]", "ACQBULK"))
     assert not waits_first(listing(*prefetches, "RED.E.ADD [R4.64], R1", "ACQBULK"))
+    assert not waits_first(listing(*prefetches, "@P0 ACQBULK", "LDG.E R2, [R4.64]"))
     assert not waits_first(listing(*prefetches))
 
 
@@ -122,23 +143,30 @@ class Launched:
 
 
 @pytest.mark.parametrize(
-    ("capability", "driver", "expected"), [((9, 0), 12_030, True), ((9, 0), 12_020, False), ((8, 9), 12_080, False)]
+    ("capability", "driver", "cuda", "expected"),
+    [
+        ((9, 0), 12_030, "13.0", True),
+        ((9, 0), 12_020, "13.0", False),
+        ((8, 9), 12_080, "13.0", False),
+        ((9, 4), 12_080, None, False),
+    ],
 )
 def test_the_launch_of_a_kernel_is_dependent_where_graphs_keep_it(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], driver: int, expected: bool
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], driver: int, cuda: str | None, expected: bool
 ) -> None:
     monkeypatch.setattr(launching, "INTERPRETED", False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: driver, raising=False)
-    launching._overlapping.cache_clear()
+    launching.overlap_capability.cache_clear()
     try:
         for function, dependent in ((product_kernel, expected), (store_heads, False)):
             launched = Launched(function)
             launching.launch(launched, (1,), 0)
-            assert launched.options["launch_pdl"] is dependent
+            assert launched.options.get("launch_pdl", False) is dependent
     finally:
-        launching._overlapping.cache_clear()
+        launching.overlap_capability.cache_clear()
 
 
 def node(kernel: object, moved: int, prefetched: int = 0, ahead: int = 0) -> Node:
@@ -158,10 +186,96 @@ def test_a_launch_is_shorter_after_a_kernel_that_lets_it_start(monkeypatch: pyte
         node(embed_kernel, round(rate), prefetched=round(rate), ahead=whole),
         node(embed_kernel, whole, prefetched=whole),  # which the one before has left time to prefetch
         node(store_heads, whole, prefetched=whole),  # which does not wait
-        node(embed_kernel, whole, prefetched=whole),
+        node(embed_kernel, whole, prefetched=whole, ahead=whole),
+        node(None, 0),
+        node(embed_kernel, 0, ahead=whole),  # which starts late, and so prefetches too late
+        node(embed_kernel, whole),
     )
     times = Program(nodes, ()).times(H100, 90)
-    assert [one.launch for one in times] == pytest.approx([2.75, 2.75, short, short, short, 2.75, 2.75])
-    assert [one.bytes for one in times] == pytest.approx([10, 10, 9, 0, 10 - short - (short - 1), 10, 10], abs=1e-3)
+    assert [one.launch for one in times] == pytest.approx(
+        [2.75, 2.75, short, short, short, 2.75, 2.75, 2.75, 2.75, short]
+    )
+    assert [one.bytes for one in times] == pytest.approx(
+        [10, 10, 9, 0, 10 - short - (short - 1), 10, 10, 0, 0, 10], abs=1e-3
+    )
     assert Program(nodes, ()).times(MACHINES["a100"], 80)[2].launch == 2.75
     assert {one.launch for one in Program(nodes, ()).times(H100)} == {2.75}
+    unknown = Program(nodes, ()).times(replace(H100, overlap_us=0.0), 90)
+    assert (unknown[2].launch, unknown[2].bytes) == pytest.approx((2.75, 10), abs=1e-3)
+
+
+class Prefetched:
+    """Stands for `prefetch` in the interpreter: keeps the addresses of each launch."""
+
+    def __init__(self) -> None:
+        self.addresses: list[int] = []
+
+    def __call__(self, pointers: Any, mask: Any) -> None:
+        where = np.broadcast_to(mask.handle.data, pointers.handle.data.shape)
+        self.addresses += pointers.handle.data[where.astype(bool)].astype(np.int64).ravel().tolist()
+
+    def bytes_in(self, tensor: Tensor) -> int:
+        """The bytes of a matrix's rows that its prefetched sectors cover; each may be prefetched once."""
+        size, row = tensor.numel() * tensor.element_size(), tensor.shape[-1] * tensor.element_size()
+        offsets = [one - tensor.data_ptr() for one in self.addresses]
+        inside = [one for one in offsets if 0 <= one < size]
+        assert len({*inside}) == len(inside)
+        return sum(min(SECTOR, row - one % row) for one in inside)
+
+
+@pytest.mark.parametrize("ahead", [0, 1 << 10, 1 << 12, 1 << 20])
+@pytest.mark.parametrize(("kind", "columns", "width"), [(ADD, 33, 40), (GATE, 21, 300), (PLAIN, 70, 24), (ADD, 16, 7)])
+@pytest.mark.parametrize("lines", [1, 5, 40])
+def test_a_product_prefetches_its_first_weights_and_the_next_product_s_last(
+    monkeypatch: pytest.MonkeyPatch, ahead: int, kind: Any, columns: int, width: int, lines: int
+) -> None:
+    fetched = Prefetched()
+    monkeypatch.setattr(layers, "prefetch", fetched)
+    monkeypatch.setattr(layers, "AHEAD", ahead)
+    both = 2 if kind is GATE else 1
+    weight, after = torch.zeros(both * columns, width), torch.zeros(90, 130)
+    hidden, out = torch.zeros(1, lines, width), torch.zeros(1, lines, columns)
+    with recording() as record:
+        product(hidden, None, weight, None, out, kind.value, after=after)
+    (launch,) = record.launches
+    assert fetched.bytes_in(weight) == launch.prefetched <= ahead
+    assert fetched.bytes_in(after) == launch.prefetched_next <= ahead - launch.prefetched
+    assert len(fetched.addresses) == len({*fetched.addresses}), "each sector once"
+    own = [*fetched.addresses]
+    fetched.addresses.clear()
+    product(torch.zeros(1, lines, 130), None, after, None, torch.zeros(1, lines, 90))
+    assert not {*own} & {*fetched.addresses}, "what the next product prefetches itself"
+    if ahead == 1 << 20:
+        assert launch.prefetched == weight.numel() * 4
+
+
+@pytest.mark.parametrize("half", [8, 10])
+def test_a_product_of_heads_prefetches_both_halves_of_each(monkeypatch: pytest.MonkeyPatch, half: int) -> None:
+    fetched = Prefetched()
+    monkeypatch.setattr(layers, "prefetch", fetched)
+    rows, count, heads, shared, width = 2, 3, 2, 1, 24
+    weight, hidden = torch.zeros((heads + 2 * shared) * 2 * half, width), torch.zeros(rows, count, width)
+    query, slots = torch.zeros(rows, heads, count, 2 * half), torch.zeros(2, rows, shared, count, 2 * half)
+    sizes = (0, count, count, rows, 1, 1, heads, shared, half)
+    with recording() as record:
+        product(hidden, None, weight, None, Heads(query, slots, hidden, hidden, hidden, *sizes), HEADS.value)
+    assert fetched.bytes_in(weight) == record.launches[0].prefetched == weight.numel() * 4
+
+
+@pytest.mark.parametrize(("size", "width"), [(150, 16), (40, 64), (150, 24), (150, 10)])
+@pytest.mark.parametrize("count", [1, 40])
+def test_attention_prefetches_each_head_s_first_positions(
+    monkeypatch: pytest.MonkeyPatch, size: int, width: int, count: int
+) -> None:
+    fetched = Prefetched()
+    monkeypatch.setattr(attending, "prefetch", fetched)
+    rows, heads, shared = 2, 4, 2
+    query, out = torch.zeros(rows, heads, count, width), torch.zeros(rows, count, heads * width)
+    cache, slots = torch.zeros(2, rows, shared, size, width), torch.zeros(2, rows, shared, count, width)
+    lengths, unseen = torch.full((1,), size - 1), torch.zeros(rows, dtype=torch.int64)
+    masks, arrivals = torch.ones(1, count, 1, dtype=torch.int64), torch.zeros(rows, 64, dtype=torch.int32)
+    with recording() as record:
+        attending.attention(query, cache, slots, lengths, unseen, masks, out, arrivals, size - 1, splits=2)
+    whole = width % 8 == 0 and width.bit_count() == 1  # sectors of a position: a power of two
+    assert fetched.bytes_in(cache) == record.launches[0].prefetched
+    assert record.launches[0].prefetched == (2 * rows * shared * min(size, 128) * width * 4 if whole else 0)

@@ -91,7 +91,7 @@ def test_a_product_adds_to_what_is_there(dtype: torch.dtype, rows: int, count: i
 @pytest.mark.parametrize(("batch", "count"), [(1, 1), (3, 7)])
 def test_embeddings_are_pytorch_s(rows: int, batch: int, count: int) -> None:
     codes = torch.arange(12.0 * 9).view(9, 12).bfloat16()
-    tokens = torch.arange(2 * batch * count).view(batch, 2 * count)[:, ::2] % 9  # every other column of a buffer
+    tokens = (torch.arange(2 * batch * count) % 9).view(batch, 2 * count)[:, ::2]  # every other column of a buffer
     torch.testing.assert_close(embed(tokens, codes, rows), codes[tokens.repeat(rows, 1)], rtol=0, atol=0)
 
 

@@ -150,6 +150,7 @@ def test_a_machine_file_may_be_named_by_any_spelling_of_its_path(
         (MY_GPU.replace("1000.0", "nan"), "bandwidth"),
         (MY_GPU.replace("0.8", "1.8"), "bandwidth_share"),
         (MY_GPU.replace("= 5", "= -5"), "kernels"),
+        (MY_GPU + "overlap_us = 0.5", "expected overlap_us of at most launch_us (0), got 0.5"),
     ],
 )
 def test_a_file_that_describes_no_machine_is_refused(tmp_path: Path, text: str, message: str) -> None:
