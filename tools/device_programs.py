@@ -93,6 +93,7 @@ class Program(NamedTuple):
         count. A kernel starts early if it and the kernel before it wait for earlier ones, and the machine's saving is
         known. Its launch is then shorter, and what it prefetches streams from memory during all of that time. What the
         kernel before has prefetched for it streams while that kernel, itself started early, leaves the memory idle.
+        All of its bytes still pass through the L2 cache.
         """
         times: list[NodeTimes] = []
         waits, idle, ahead = False, 0.0, 0
@@ -107,6 +108,8 @@ class Program(NamedTuple):
                 launch_us -= machine.overlap_us
                 hidden = min(launch.prefetched, launch_us * machine.bytes_per_us) + min(ahead, idle)
             by_bytes = float(machine.work_us(max(0.0, node.bytes - hidden)))
+            if hidden and machine.l2_bandwidth:
+                by_bytes = max(by_bytes, 1e-3 * node.bytes / machine.l2_bandwidth)
             times.append(NodeTimes(launch_us, by_bytes, float(machine.work_us(0.0, slots=slots))))
             idle = max(0.0, (launch_us + times[-1].work) * machine.bytes_per_us - node.bytes) if early else 0.0
             ahead = 0 if launch is None else launch.prefetched_next

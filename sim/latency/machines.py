@@ -49,6 +49,8 @@ class Machine:
         kernels: Kernels launched per layer; None takes the decoder's number.
         host_ms: Host time of a cycle that drafts, in addition to its passes.
         host_step_ms: Host time of a step of plain autoregression; None takes `host_ms`.
+        l2_bandwidth: Bandwidth of the L2 cache in GB/s, for reading what was prefetched; 0 if unknown. As `overlap_us`,
+            for these counts only.
         processors: Number of multiprocessors; 0 if unknown.
         ghz: Clock of the multiprocessors; 0 if unknown.
     """
@@ -68,6 +70,7 @@ class Machine:
     host_ms: Annotated[float, Within(0.0, 1e6)] = 0.0
     host_step_ms: Annotated[float, Within(0.0, 1e6)] | None = None
     overlap_us: Annotated[float, Within(0.0, 1e6)] = 0.0
+    l2_bandwidth: Annotated[float, Within(0.0, 1e6)] = 0.0
     processors: Annotated[int, Within(0, 100_000)] = 0
     ghz: Annotated[float, Within(0.0, 100.0)] = 0.0
 
