@@ -47,3 +47,10 @@ def test_a_plain_step_is_as_near_its_bytes_as_its_check_asks() -> None:
         for gpu in ("h100", "h200"):
             assert row[f"{gpu}_ms"] / row[f"{gpu}_bytes_ms"] < AR_BOUNDS[row["model"].split()[0]], row
             assert row[f"{gpu}_ms"] < row[f"{gpu}_unprefetched_ms"] < row[f"{gpu}_sequential_ms"]
+
+
+def test_no_program_takes_longer_outside_the_models_than_asked() -> None:
+    rows = json.loads((RESULTS / "device-predictions.json").read_text())["rows"]
+    assert {row["model"] for row in rows} == {"llamagen-xl", "7b"}
+    assert len(rows) > 80
+    assert {row["method"] for row in rows if max(row["h100_outside_ms"], row["h200_outside_ms"]) > 0.1} == set()

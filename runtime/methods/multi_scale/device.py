@@ -167,6 +167,7 @@ class IslandCycle(CellProgram):
         self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
         self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
         self._noise_cycle, self._role = whole(batch), whole(1).fill_(int(Role.CELL))
+        self._whole_picture = self.state.target_cache.fill(self.state.progress.prefixes, cells)
 
     def begin(
         self,
@@ -183,6 +184,9 @@ class IslandCycle(CellProgram):
         features = self._take_in(condition, seeds, images, hidden)
         self._start_rows.features.copy_(features)
         self._start_rows.logits.copy_(self._logits(features))
+        fill = self.state.target_cache.fill(self.state.progress.prefixes, self.grid.cells)
+        self._whole_picture.places.copy_(fill.places)
+        self._whole_picture.sees.copy_(fill.sees)
         self.islands.cursor.zero_()
         self.state.progress.cycles.fill_(1)
 
@@ -217,8 +221,7 @@ class IslandCycle(CellProgram):
         low_tokens = self.low.state.progress.decided.view(state.batch, *self._low.grid)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as exact as on the host
             torch.argmax(self._low.enlarge(low_tokens).view(state.batch, grid.cells, -1), dim=-1, out=islands.drafts)
-        attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
-        features = self._target.hidden(self._target.embed(islands.drafts), self._cells, attend)
+        features = self._target.hidden(self._target.embed(islands.drafts), self._cells, self._whole_picture)
         judge(self._logits(features), self._start_rows.logits, self.method.sampler, self._near, self._tau, islands)
         ended, filled, repair = self.low.state.verdicts.status, self._pass.filled, self.method.repair
         mark(islands, state.progress, state.verdicts.status, ended, filled, features, self._start_rows, grid, repair)
