@@ -288,6 +288,9 @@ def product(
     part = min(32 if size > 2 else deep, max(16, next_power_of_2(width)))
     # Three buffers of a stage, and one of `hidden` to convert: RTX and L4 cards have 101,376 bytes of shared memory.
     stages = 4 if (3 * (block + pair * tile) + block) * part * size < 100_000 else 3
+    warps = 8 if size > 2 or (scales and block == 64) else 4  # so that its data fits in registers
+    # With fewer values than threads, threads would share values: one could add to what another has stored.
+    assert kind != ADD.value or block * tile >= 32 * warps
     sectors, step = sectors_ahead(weight), SECTOR // size
     prefetched = min(width, sectors * step) * size * weight.shape[0]
     following, after_sectors, prefetched_next = After(weight, 1, 1, 0), 0, 0
@@ -325,7 +328,7 @@ def product(
         MBLOCK=block,
         NBLOCK=tile,
         KBLOCK=part,
-        warps=8 if size > 2 or (scales and block == 64) else 4,  # so that its data fits in registers
+        warps=warps,
         stages=stages,
         prefetched=prefetched,
         prefetched_next=prefetched_next,
