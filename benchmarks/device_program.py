@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             args.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(args.curves / "device-h200-llamagen-xl.json")
     from tools.compile_ahead import MACHINES, compile_for
-    from tools.device_programs import Program, count_cycle, count_islands, unprefetched
+    from tools.device_programs import Program, count_cycle, count_islands, figures_of
     from tools.device_sizes import (
         CHOICES,
         METHODS,
@@ -64,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from underpaint.artifacts.decoder_config import DecoderConfig
     from underpaint.runtime.device.launch import OVERLAP
     from underpaint.sim.latency.machines import MACHINES as KNOWN
-    from underpaint.sim.latency.machines import Machine
 
     if os.environ.get(OVERLAP, "1") != "1":
         parser.error(f"{OVERLAP}: expected it to be unset, as the times without dependent launches are counted anyway")
@@ -82,22 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def part_ms(program: Program, part: str, gpu: str) -> float:
         return program.part_ms(KNOWN[gpu], {part}, MACHINES[gpu])
-
-    def times(program: Program, gpu: str) -> dict[str, float]:
-        """The ms of a program on a GPU, and what they would be with fewer of its ways to save time."""
-        known, bare = KNOWN[gpu], unprefetched(program)
-        outside, inside = (program.ms(known, forwards, MACHINES[gpu]) for forwards in (False, True))
-
-        def whole(machine: Machine) -> float:
-            return sum(bare.ms(machine, forwards, MACHINES[gpu]) for forwards in (False, True))
-
-        return {
-            f"{gpu}_outside_ms": outside,
-            f"{gpu}_ms": outside + inside,
-            f"{gpu}_unprefetched_ms": whole(known),
-            f"{gpu}_sequential_ms": whole(replace(known, overlap_us=0.0)),
-            f"{gpu}_bytes_ms": 1e-3 * float(known.work_us(sum(node.bytes for node in program.nodes))),
-        }
 
     def limits(program: Program, gpu: str) -> dict[str, Any]:
         """Split the ms outside the models into launches, bytes and instructions; name the longest kernel."""
@@ -133,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "outside_bytes": sum(node.bytes for node in outside),
             }
             for machine in machines:
-                row |= times(program, machine)
+                predicted = figures_of(program, KNOWN[machine], MACHINES[machine])
+                row |= {f"{machine}_{name}": ms for name, ms in predicted.items()}
             row |= limits(program, machines[0])
             rows.append(row)
             for launch in program.launches:

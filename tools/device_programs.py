@@ -128,14 +128,29 @@ class Program(NamedTuple):
         return self.part_ms(machine, inside if forwards else {""}, capability)
 
 
-def unprefetched(program: Program) -> Program:
-    """Return a program whose kernels prefetch nothing."""
+def figures_of(program: Program, machine: Machine, capability: int) -> dict[str, float]:
+    """Return the predicted milliseconds of a program on a machine, by name.
 
-    def bare(launch: Launch) -> Launch:
-        return launch._replace(prefetched=0, prefetched_next=0)
+    "outside_ms": outside the models. "ms": all of it. "unprefetched_ms": without prefetching. "sequential_ms": without
+    dependent launches either. "bytes_ms": what its bytes take alone.
+    """
 
-    nodes = (node if node.launch is None else node._replace(launch=bare(node.launch)) for node in program.nodes)
-    return Program(tuple(nodes), program.launches)
+    def bare(node: Node) -> Node:
+        if node.launch is None:
+            return node
+        return node._replace(launch=node.launch._replace(prefetched=0, prefetched_next=0))
+
+    def whole(program: Program, machine: Machine) -> float:
+        return sum(program.ms(machine, forwards, capability) for forwards in (False, True))
+
+    unprefetched = program._replace(nodes=tuple(map(bare, program.nodes)))
+    return {
+        "outside_ms": program.ms(machine, False, capability),
+        "ms": whole(program, machine),
+        "unprefetched_ms": whole(unprefetched, machine),
+        "sequential_ms": whole(unprefetched, replace(machine, overlap_us=0.0)),
+        "bytes_ms": 1e-3 * float(machine.work_us(sum(node.bytes for node in program.nodes))),
+    }
 
 
 _PART: ContextVar[str] = ContextVar("part", default="")
