@@ -20,12 +20,11 @@ from underpaint.runtime.device.launch import (
     wait_for_earlier_kernels,
 )
 
-PLAIN = tl.constexpr(0)
-ADD = tl.constexpr(1)
-GATE = tl.constexpr(2)
-HEADS = tl.constexpr(3)
-"""What happens to a product: it is stored, added to the values that are there, gated by its own first half, or split
-into queries, keys and values. From `GATE` on, a program computes two tiles."""
+ADD = tl.constexpr(0)
+GATE = tl.constexpr(1)
+HEADS = tl.constexpr(2)
+"""What happens to a product: it is added to the values that are there, gated by its own first half, or split into
+queries, keys and values. The last two compute two tiles in each program."""
 FEW = 16
 """Most positions for which this kernel also adds products, and takes small tiles. With more, PyTorch adds them."""
 
@@ -181,7 +180,7 @@ def product_kernel(
     if SECTORS > 0:
         ahead = (tl.arange(0, SECTORS) * STEP)[:, None]
         prefetch(rows + ahead, wanted & (ahead < K) & first)
-        if KIND >= GATE:
+        if KIND != ADD:
             prefetch(rows + (second * K + ahead), wanted & (ahead < K) & first)
     if AFTER_SECTORS > 0:
         row = tl.program_id(0) * AFTER_ROWS + tl.arange(0, AFTER_ROWS)[:, None].to(tl.int64)
@@ -207,12 +206,12 @@ def product_kernel(
             here = (here.to(tl.float32) * share[:, None]).to(here.dtype) * scale[None, :]
         part = tl.load(rows + place[:, None], wanted & inside[:, None], other=0.0)
         sums = tl.dot(here, part, sums, input_precision="ieee")
-        if KIND >= GATE:
+        if KIND != ADD:
             part = tl.load(rows + (second * K + place)[:, None], wanted & inside[:, None], other=0.0)
             passed = tl.dot(here, part, passed, input_precision="ieee")
     if BIASED:
         sums += tl.load(bias + column[None, :], wanted, other=0.0).to(tl.float32)
-        if KIND >= GATE:
+        if KIND != ADD:
             passed += tl.load(bias + second + column[None, :], wanted, other=0.0).to(tl.float32)
     if KIND == HEADS:
         store_heads(to, sums, passed, head, line, M, pair, TURNS, SCALES, EPS)
@@ -225,6 +224,34 @@ def product_kernel(
         if KIND == ADD:
             sums += tl.load(at, there & wanted, other=0.0).to(tl.float32)
         tl.store(at, sums, there & wanted)
+
+
+class Tiles(NamedTuple):
+    """How a product is divided: `blocks` blocks of `block` positions by `number` tiles of `width` columns."""
+
+    block: int
+    blocks: int
+    width: int
+    number: int
+
+
+def tiles_of(lines: int, columns: int, kind: int, size: int, half: int, whole_heads: bool) -> Tiles:
+    """Choose the tiles of a product; a half-filled block issues as many instructions as a full one.
+
+    size: bytes of a number. half: half of a head's numbers, for HEADS. whole_heads: whether tiles hold whole halves, to
+    normalise heads.
+    """
+    few, block = lines <= FEW, 32 if lines <= 64 else 64
+    if few:  # two tiles of a few positions issue fewest without padding, one tile with 16 positions
+        block = max(16, next_power_of_2(lines)) if kind == ADD.value else next_power_of_2(lines)
+    blocks, width = -(-lines // block), 16 if few and kind == ADD.value else 32
+    if not few and size <= 2 and -(-columns // width) * blocks > PROCESSORS:  # one larger tile takes less than two
+        width = 64
+    if kind != HEADS.value:
+        return Tiles(block, blocks, width, -(-columns // width))
+    most = max(16, next_power_of_2(half))
+    width = most if whole_heads else min(most, 16 if few else width)
+    return Tiles(block, blocks, width, columns // (2 * half) * -(-half // width))
 
 
 class After(NamedTuple):
@@ -253,14 +280,14 @@ def product(
     weight: Tensor,
     bias: Tensor | None,
     out: Tensor | Heads,
-    kind: int = PLAIN.value,
+    kind: int,
     turns: bool = False,
     scales: bool = False,
     after: Tensor | None = None,
 ) -> None:
-    """Compute out [R, T, N] = RMSNorm(hidden) @ weight.T + bias for hidden [R, T, K] and weight [N, K].
+    """Compute RMSNorm(hidden) @ weight.T + bias for hidden [R, T, K] and weight [N, K].
 
-    norm: weight and epsilon. kind: ADD adds to what `out` holds. GATE for weight [2 N, K] and out = silu(first half of
+    norm: weight and epsilon. kind: ADD adds it to out [R, T, N]. GATE for weight [2 N, K] and out = silu(first half of
     the product) * second half. HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it
     has a table and scales. after: weights of the next product, prefetched as far as those of this one leave room.
     """
@@ -271,26 +298,16 @@ def product(
     assert made.is_contiguous()
     to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
-    size, pair = hidden.element_size(), 2 if kind >= GATE.value else 1
-    few, block = lines <= FEW, 32 if lines <= 64 else 64  # a half-filled block issues as many instructions
-    if few:  # two products of a few positions issue fewest with no others, one product with 16
-        block = next_power_of_2(lines) if kind >= GATE.value else max(16, next_power_of_2(lines))
-    blocks = -(-lines // block)
-    # Larger tiles where the multiprocessors would otherwise take more than one each.
-    tile = 16 if few and kind == ADD.value else 32
-    tile = 64 if not few and size <= 2 and -(-columns // tile) * blocks > PROCESSORS else tile
-    tiles = -(-columns // tile)
-    if kind == HEADS.value:
-        half = max(16, next_power_of_2(to.half))
-        tile = half if scales else min(half, 16 if few else tile)
-        tiles = columns // (2 * to.half) * -(-to.half // tile)
-    deep = 64 if not few else 256 if pair * tile <= 64 else 128
-    part = min(32 if size > 2 else deep, max(16, next_power_of_2(width)))
+    size, few = hidden.element_size(), lines <= FEW
+    tiles = tiles_of(lines, columns, kind, size, to.half, scales)
+    wide = tiles.width * (1 if kind == ADD.value else 2)
+    depth = 32 if size > 2 else 64 if not few else 256 if wide <= 64 else 128
+    depth = min(depth, max(16, next_power_of_2(width)))
     # Three buffers of a stage, and one of `hidden` to convert: RTX and L4 cards have 101,376 bytes of shared memory.
-    stages = 4 if (3 * (block + pair * tile) + block) * part * size < 100_000 else 3
-    warps = 8 if size > 2 or (scales and block == 64) else 4  # so that its data fits in registers
+    stages = 4 if (3 * (tiles.block + wide) + tiles.block) * depth * size < 100_000 else 3
+    warps = 8 if size > 2 or (scales and tiles.block == 64) else 4  # so that its data fits in registers
     # With fewer values than threads, threads would share values: one could add to what another has stored.
-    assert kind != ADD.value or block * tile >= 32 * warps
+    assert kind != ADD.value or tiles.block * tiles.width >= 32 * warps
     sectors, step = sectors_ahead(weight), SECTOR // size
     prefetched = min(width, sectors * step) * size * weight.shape[0]
     following, after_sectors, prefetched_next = After(weight, 1, 1, 0), 0, 0
@@ -302,7 +319,7 @@ def product(
         prefetched_next = min(left, after_sectors * step) * size * following.rows
     launch(
         product_kernel,
-        (tiles, blocks),
+        (tiles.number, tiles.blocks),
         weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * size,
         hidden,
         hidden if norm is None else norm[0],
@@ -323,11 +340,11 @@ def product(
         EPS=QK_NORM_EPS,
         SECTORS=sectors,
         STEP=step,
-        AFTER_ROWS=next_power_of_2(-(-following.rows // tiles)),
+        AFTER_ROWS=next_power_of_2(-(-following.rows // tiles.number)),
         AFTER_SECTORS=after_sectors,
-        MBLOCK=block,
-        NBLOCK=tile,
-        KBLOCK=part,
+        MBLOCK=tiles.block,
+        NBLOCK=tiles.width,
+        KBLOCK=depth,
         warps=warps,
         stages=stages,
         prefetched=prefetched,
