@@ -1,6 +1,7 @@
 """What `benchmarks.device` holds the device runtime to before it times anything: the reference, and its own float32."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,9 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
+from underpaint.runtime.device.providers import FP8_CAPABILITY
 from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.device.weight_only import QUANTISED_TYPES, quantise_layers
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
 
@@ -76,30 +79,35 @@ def correctness(device: torch.device) -> dict[str, Check]:
 
 
 def parity(device: torch.device) -> dict[str, Check]:
-    """Compare the shipped target's pass on the device with the module's own forward on the CPU in float32. Then compare
-    half precision on the device with float32: bfloat16, or float16 in the interpreter, which has no bfloat16."""
+    """Compare the shipped target's pass on the device with the module's own forward on the CPU in float32, also with
+    quantised weights. Then compare half precision on the device with float32: bfloat16, or float16 in the interpreter,
+    which has no bfloat16."""
     length, half = (4, torch.float16) if device.type == "cpu" else (48, torch.bfloat16)
     models = shipped_models(torch.device("cpu"), torch.float32, tiny=device.type == "cpu").models
     module, condition = models.module, models.embed(shipped_prompts(1)).rows
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, module.config.vocab_size, (1, length)))
-    with torch.no_grad():
-        expected = module(tokens, condition)[0][:, 1:]
     single, narrow = (_pass(module, condition, tokens, device, dtype) for dtype in (torch.float32, half))
-    apart = (single - expected).abs().max() / expected.abs().max()
     moved = 0.5 * (single.softmax(dim=-1) - narrow.softmax(dim=-1)).abs().sum(dim=-1).mean()
-    return {
-        "float32 logits": Check(float(apart), LOGITS_APART),
-        f"{str(half).removeprefix('torch.')} total variation": Check(float(moved), HALF_APART),
-    }
+    checks = {f"{str(half).removeprefix('torch.')} total variation": Check(float(moved), HALF_APART)}
+    older = device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY
+    for name, kind in {"float32": None, **QUANTISED_TYPES}.items():
+        if name == "fp8" and older:
+            continue
+        model = deepcopy(module)
+        if kind is not None:
+            quantise_layers(model, kind)
+        with torch.no_grad():
+            expected = model(tokens, condition)[0][:, 1:]
+        apart = (_pass(model, condition, tokens, device, torch.float32) - expected).abs().max()
+        checks[f"{name} logits"] = Check(float(apart / expected.abs().max()), LOGITS_APART)
+    return checks
 
 
 def _pass(
     module: Decoder, condition: torch.Tensor, tokens: torch.Tensor, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor:
     """Run the device's forward over `tokens` after a condition; returns logits [1, T, V] on the CPU."""
-    decoder = Decoder(module.config).to(device, dtype)
-    decoder.load_state_dict(module.state_dict())
-    forward = DecoderForward(decoder.eval(), 1)
+    forward = DecoderForward(deepcopy(module).to(device, dtype).eval(), 1)
     prefix, length = condition.shape[1], tokens.shape[1]
     cache = Cache(forward.config, 1, prefix + length, length, dtype, device)
     with torch.no_grad():

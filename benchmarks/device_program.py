@@ -12,7 +12,7 @@ states are counted: 5 for top-k's threshold, two tried children at every node of
 for the device cannot be counted, so `waits` is 0; what `roofline` may choose is a program each, and the host waits for
 it once, behind it. MuLo-SD is three programs: draft and repair run many times a picture. `--curves` writes a cost curve
 for each machine and model, which `underpaint simulate sweep --machines FILE` reads. `--batches` counts cycles of so
-many images each, of LlamaGen-XL at 384 px. The last line is JSON.
+many images each, of LlamaGen-XL at 384 px; `--quantization` those of quantised models. The last line is JSON.
 """
 
 import json
@@ -41,15 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--machines", default=",".join(ROWS), help="of the table, with commas between")
     parser.add_argument("--methods", help="count these methods alone, with commas between; without `--curves`")
     parser.add_argument("--batches", nargs="+", type=at_least(1), help="images in a cycle of LlamaGen-XL at 384 px")
+    parser.add_argument("--quantization", choices=("int8", "fp8"), help="of the layers' weights")
     args = parse(parser, arguments)
-    if args.curves is not None and (args.batches or args.methods):
-        parser.error("--batches, --methods: cost curves are of one image and of all methods; leave out --curves")
+    if args.curves is not None and (args.batches or args.methods or args.quantization):
+        parser.error("cost curves are of one image and of all methods; leave out --batches, --methods, --quantization")
     if args.curves is not None:
         with refusing(parser):
             args.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(args.curves / "device-h200-llamagen-xl.json")
     from tools.compile_ahead import MACHINES, compile_for
-    from tools.device_programs import Program, count_cycle, count_islands, figures_of
+    from tools.device_programs import Program, count_cycle, count_islands, figures_of, limits_of
     from tools.device_sizes import (
         CHOICES,
         METHODS,
@@ -70,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     if args.batches is not None:
         models = {"llamagen-xl at 384 px": replace(XL, grid_side=24)}
+    kind = args.quantization
+    models = {f"{name}, {kind} weights" if kind else name: config for name, config in models.items()}
     rows: list[dict[str, Any]] = []
 
     kernels: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -82,23 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def part_ms(program: Program, part: str, gpu: str) -> float:
         return program.part_ms(KNOWN[gpu], {part}, MACHINES[gpu])
 
-    def limits(program: Program, gpu: str) -> dict[str, Any]:
-        """Split the ms outside the models into launches, bytes and instructions; name the longest kernel."""
-        parts = {"launches": 0.0, "bytes": 0.0, "slots": 0.0}
-        kernels: dict[str, float] = {}
-        for node, took in zip(program.nodes, program.times(KNOWN[gpu], MACHINES[gpu]), strict=True):
-            if node.part:
-                continue
-            parts["launches"] += 1e-3 * took.launch
-            parts["slots" if took.slots > took.bytes else "bytes"] += 1e-3 * took.work
-            kernels[node.name] = kernels.get(node.name, 0.0) + 1e-3 * took.work
-        longest = max(kernels, key=lambda name: kernels[name])
-        return {"outside_by": parts, "longest": longest, "longest_ms": kernels[longest]}
-
     for (model, config), batch in product(models.items(), args.batches or [1]):
-        programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch) for name in names}
+        methods = {name: method_of(name, config.vocab_size) for name in names}
+        programs = {name: count_cycle(config, how, batch, quantization=kind) for name, how in methods.items()}
         chosen, parts = dict[str, Program](), dict[str, Program]()
-        if args.methods is None and args.batches is None:  # `roofline` chooses for one image only
+        if args.methods is None and args.batches is None and kind is None:  # `roofline` chooses for one image only
             for name, choice in CHOICES.items():
                 chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), batch, choice=choice)
             for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch).items():
@@ -118,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for machine in machines:
                 predicted = figures_of(program, KNOWN[machine], MACHINES[machine])
                 row |= {f"{machine}_{name}": ms for name, ms in predicted.items()}
-            row |= limits(program, machines[0])
+            row |= limits_of(program, KNOWN[machines[0]], MACHINES[machines[0]])
             rows.append(row)
             for launch in program.launches:
                 kernel = compile_for(launch, MACHINES[machines[0]])

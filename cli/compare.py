@@ -140,7 +140,7 @@ def compare(
         options.checked_temperature()
         backend = options.backend
         device.check(backend)
-        device.check_forward(live.live)
+        device.check_live(live.live)
         if backend == DEVICE and (likelihood or save_replay):
             raise ValueError(
                 "--likelihood and --save-replay do not work with --backend device; leave them out, or that backend"
@@ -153,7 +153,7 @@ def compare(
         options.check_settings(variants)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline, sampling = options.open(models, live, on_device=True, device=device.device)
+        pipeline, sampling = options.open(models, live, on_device=True, device=device)
         chosen = choose(pipeline, prompts or [], prompt_options)
         plan = options.plan(pipeline, sampling, variants, chosen)
         on_device = None

@@ -115,7 +115,7 @@ def generate(
 
     with bad_input():
         device.check(backend, batches=live.live is not None)
-        device.check_forward(live.live)
+        device.check_live(live.live)
         if draft_if_faster and backend != DEVICE:
             raise ValueError("--draft-if-faster needs --backend device; add it, or leave the option out")
         checked = checked_temperature(temperature)
@@ -132,7 +132,7 @@ def generate(
         if texts:
             _check_place(out, len(texts) * seeds > 1)
         into_folder = not texts and (out is None or out.suffix.lower() not in _FORMATS)
-        pipeline = live.open_models(models, resolution, low, backend, on_device=True, device=device.device)
+        pipeline = live.open_models(models, resolution, low, backend, on_device=True, device=device)
         check_costs(setting or (), pipeline)
         if texts and prompt_options == _NO_FILE:
             conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]

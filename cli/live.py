@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from underpaint.cli.options import DEVICE, open_pipeline
+from underpaint.cli.options import DEVICE, NO_DEVICE, DeviceChoice, open_pipeline
 
 if TYPE_CHECKING:
     from underpaint.runtime.live.pipeline import LivePipeline
@@ -133,18 +133,15 @@ class LiveOptions(LiveModelOptions):
         low: Path | None = None,
         backend: str = "cpu",
         on_device: bool = False,
-        device: str | None = None,
+        device: DeviceChoice = NO_DEVICE,
     ) -> "OpenModels":
-        """Open the live model, or else the models of a folder; ValueError or OSError with a remedy if that fails.
-
-        device: The device of --backend device; None for the first GPU.
-        """
+        """Open the live model, or else the models of a folder; ValueError or OSError with a remedy if that fails."""
         self.check(models, resolution, low, backend, on_device=on_device)
         from underpaint.cli.device import check_device  # which imports commands that take these options
 
         if self.live is not None:
-            return self.open(check_device(device) if backend == DEVICE else "cpu")
-        pipeline = open_pipeline(models, resolution, low, backend, on_device)
+            return self.open(check_device(device.device) if backend == DEVICE else "cpu")
+        pipeline = open_pipeline(models, resolution, low, backend, on_device, device.quantization)
         if self.tokenizer is not None:
             pipeline.read_words_by(self.tokenizer)
         return pipeline

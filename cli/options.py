@@ -3,11 +3,11 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
@@ -16,6 +16,7 @@ from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 
 if TYPE_CHECKING:
+    from underpaint.runtime.engines.context import Quantization
     from underpaint.runtime.methods.preset_file import PresetFile
     from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
@@ -116,16 +117,31 @@ class DeviceChoice:
             show_default=False,
         ),
     ] = None
+    quantization: Annotated[
+        Literal["int8", "fp8"] | None,
+        typer.Option(
+            help="With --backend device, round the weights of all layers to int8 or fp8 (e4m3), with a scale per "
+            "output channel. The model is then another one, and tables name it so.",
+            show_default=False,
+        ),
+    ] = None
 
     def check(self, backend: str) -> None:
         """Raise ValueError if device options are given with another backend."""
-        if backend != DEVICE and self != DeviceChoice():
-            raise ValueError("--device and --forward need --backend device; add it, or leave them out")
+        if backend != DEVICE and self != NO_DEVICE:
+            raise ValueError("--device, --forward and --quantization need --backend device; add it, or leave them out")
 
-    def check_forward(self, live: object) -> None:
-        """Raise ValueError if --forward names an engine that cannot run a live model. `live` is None without one."""
+    def check_live(self, live: object) -> None:
+        """Raise ValueError if the models cannot be run as the options say. `live` is None without a live model."""
         if live is not None and self.forward not in (None, "torch"):
             raise ValueError(f"--forward: expected torch, which runs live models, got {self.forward}; leave it out")
+        if self.quantization is not None and live is not None:
+            raise ValueError(
+                "--quantization: expected exported models, got a live one, which keeps its own weights; leave it out"
+            )
+
+
+NO_DEVICE: Final = DeviceChoice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +160,8 @@ class DeviceOptions(DeviceChoice):
         """Raise ValueError if device options are given with another backend. batches: allow --batch there too."""
         if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
             raise ValueError(
-                "--device, --batch and --forward need --backend device; add it, or leave them out. To choose ONNX "
-                "Runtime's GPU, write its number after a colon: --backend cuda:1"
+                "--device, --batch, --forward and --quantization need --backend device; add it, or leave them out. To "
+                "choose ONNX Runtime's GPU, write its number after a colon: --backend cuda:1"
             )
 
 
@@ -164,9 +180,15 @@ def check_ray_gpu(backend: str, device: str | None = None) -> None:
 
 
 def open_pipeline(
-    models: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
+    models: Path | None,
+    resolution: int | None,
+    low: Path | None,
+    backend: str,
+    on_device: bool = False,
+    quantization: "Quantization | None" = None,
 ) -> "Pipeline":
     """Open the models that the options name; raises as `Pipeline.open` does. on_device: allow `--backend device`."""
+    from underpaint.runtime.engines.context import SHARED
     from underpaint.runtime.pipeline import BACKENDS, Pipeline
     from underpaint.zoo.load import FOLDER
 
@@ -175,7 +197,8 @@ def open_pipeline(
             f"--backend device: only compare, generate and serve take it; expected one of {', '.join(BACKENDS)} here"
         )
 
-    return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
+    context = replace(SHARED, quantization=quantization)
+    return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend, context=context)
 
 
 def checked_temperature(temperature: float | None) -> float:

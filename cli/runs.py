@@ -10,7 +10,9 @@ from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import bad_input, continues, on_interrupt
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
+    NO_DEVICE,
     Backend,
+    DeviceChoice,
     Guidance,
     Low,
     MethodSettings,
@@ -71,7 +73,7 @@ class RunOptions:
         return checked_temperature(self.temperature)
 
     def open(
-        self, models: Path | None, live: LiveOptions, *, on_device: bool = False, device: str | None = None
+        self, models: Path | None, live: LiveOptions, *, on_device: bool = False, device: DeviceChoice = NO_DEVICE
     ) -> "tuple[OpenModels, SamplingParams]":
         """Open a folder's models or a live one, with their sampling; ValueError or OSError with a remedy on failure."""
         pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device, device)

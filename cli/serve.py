@@ -13,6 +13,7 @@ from underpaint.cli.errors import bad_input, needed
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     DEVICE,
+    NO_DEVICE,
     Backend,
     DeviceChoice,
     Low,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from underpaint.serve.models import ServedModels
 
 _NO_LIVE = LiveOptions()
-_NO_DEVICE = DeviceChoice()
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -40,7 +40,7 @@ def serve(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
-    device: DeviceChoice = _NO_DEVICE,
+    device: DeviceChoice = NO_DEVICE,
     preset: Preset = None,
     draft_if_faster: Annotated[
         bool,
@@ -107,7 +107,7 @@ def serve(
         keys = None if api_key_file is None else Keys.read(api_key_file)
         live.check(models, resolution, low, backend, on_device=True)
         device.check(backend)
-        device.check_forward(live.live)
+        device.check_live(live.live)
         if draft_if_faster and backend != DEVICE:
             raise ValueError("--draft-if-faster needs --backend device; add it, or leave the option out")
         if draft_if_faster and (live.live is not None or ray is not None):
@@ -164,7 +164,7 @@ def open_served(
             settings = DeviceSettings(device.device or "cuda", device.forward or "torch", draft_if_faster)
             with imported(settings.name):
                 import underpaint.serve.device_slots  # noqa: F401  so that its kernels are made for this device
-        context = EngineContext(threads, pool="shared")
+        context = EngineContext(threads, pool="shared", quantization=device.quantization)
         more = chosen, live.tokenizer, context, settings
         served = ServedModels.open_folder(models or FOLDER, resolution, low, backend, *more)
     if chosen is not None:

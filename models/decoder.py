@@ -95,9 +95,9 @@ class Decoder(nn.Module):
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             if self.config.post_norm:
-                mixed = call(layer.out, kernels.attend(attend, index, layer, hidden, None))
+                mixed = kernels.apply(layer.out, kernels.attend(attend, index, layer, hidden, None))
                 hidden = hidden + kernels.norm(mixed, layer.attention_norm)
-                fed = call(layer.down, kernels.gate(hidden, None, layer.gate_up))
+                fed = kernels.apply(layer.down, kernels.gate(hidden, None, layer.gate_up))
                 hidden = hidden + kernels.norm(fed, layer.ffn_norm)
                 continue
             mixed = kernels.attend(attend, index, layer, hidden, layer.attention_norm)

@@ -78,18 +78,22 @@ class Kernels:
         """Normalise `hidden` [B, T, D] if `norm` is not None."""
         return hidden if norm is None else call(norm, hidden)
 
+    def apply(self, linear: nn.Linear, hidden: Tensor) -> Tensor:
+        """Apply a matrix, and its bias if it has one."""
+        return call(linear, hidden)
+
     def attend(self, attend: "Attention", index: int, layer: Layer, hidden: Tensor, norm: RMSNorm | None) -> Tensor:
         """Apply the norm, the projection to queries, keys and values, and the attention of a layer."""
-        return attend(index, layer, call(layer.qkv, self.norm(hidden, norm)))
+        return attend(index, layer, self.apply(layer.qkv, self.norm(hidden, norm)))
 
     def gate(self, hidden: Tensor, norm: RMSNorm | None, linear: nn.Linear) -> Tensor:
         """Apply the norm and SwiGLU; the matrix has the gate's half first."""
-        gate, up = call(linear, self.norm(hidden, norm)).chunk(2, dim=-1)
+        gate, up = self.apply(linear, self.norm(hidden, norm)).chunk(2, dim=-1)
         return functional.silu(gate) * up
 
     def add(self, hidden: Tensor, mixed: Tensor, linear: nn.Linear, after: nn.Linear | None = None) -> Tensor:
         """Return `hidden` plus the product of a matrix and `mixed`; may overwrite `hidden`. after: the next matrix."""
-        return hidden + call(linear, mixed)
+        return hidden + self.apply(linear, mixed)
 
 
 PLAIN: Final = Kernels()

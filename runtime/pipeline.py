@@ -193,8 +193,10 @@ class Pipeline:
         return self.entry.side
 
     def title(self) -> str:
-        """The pictures' size in words, for table headings."""
-        return f"{self.grid.height} x {self.grid.width} codes" if self.resolution is None else f"{self.resolution} px"
+        """The pictures' size in words, and the quantisation of the weights if any, for table headings."""
+        size = f"{self.grid.height} x {self.grid.width} codes" if self.resolution is None else f"{self.resolution} px"
+        quantization = self.context.quantization
+        return size if quantization is None else f"{size}, {quantization} weights"
 
     def fingerprint(self) -> Mapping[str, Any]:
         """The models and the engine as JSON; two fingerprints are equal only if the pictures would be equal.
@@ -211,6 +213,7 @@ class Pipeline:
             "engine": self.backend,
             **({} if self.context.backend == CPU else {"provider": self._provider_record()}),
             "precision": self.high.decoder.config.precision,
+            **({} if self.context.quantization is None else {"quantization": self.context.quantization}),
             "threads": self.context.threads,
             "sha256": {**self.hashes, **({} if low is None else low.hashes)},
             **smaller,

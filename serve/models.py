@@ -127,7 +127,9 @@ class ServedModels:
                 pipeline.read_words_by(tokenizer)
             pipelines[pixel_size(pipeline)] = pipeline
         family = next(iter(pipelines.values())).folder_models()
-        return cls((family and family.index.family) or folder.resolve().name, pipelines, preset, device)
+        name = (family and family.index.family) or folder.resolve().name
+        quantization = None if context is None else context.quantization
+        return cls(name if quantization is None else f"{name}-{quantization}", pipelines, preset, device)
 
     @cached_property
     def code_colours(self) -> bytes:

@@ -34,6 +34,7 @@ from tools import sass
 from tools.compiled_programs import all_launches, slot_launches
 from tools.kernel_record import KernelRecord, digest
 from underpaint.runtime.device.launch import INTERPRETED, TRITON, Launch, overlaps
+from underpaint.runtime.device.providers import FP8_CAPABILITY
 from underpaint.sim.latency.machines import Machine
 
 CAPABILITIES: Final = (90, 80, 120)
@@ -76,6 +77,7 @@ _TYPES: Final = {
     torch.int64: "*i64",
     torch.int32: "*i32",
     torch.int8: "*i8",
+    torch.float8_e4m3fn: "*fp8e4nv",
 }
 
 
@@ -196,6 +198,12 @@ def heaviest(launches: Sequence[Launch], compiled: Sequence[Compiled]) -> list[L
     ]
 
 
+def runs_on(launch: Launch, capability: int) -> bool:
+    """Return whether GPUs of a capability convert the types of a launch."""
+    fp8 = any(isinstance(one, Tensor) and one.dtype == torch.float8_e4m3fn for one in launch.arguments)
+    return not fp8 or capability >= FP8_CAPABILITY[0] * 10 + FP8_CAPABILITY[1]
+
+
 @cache
 def _compiler() -> str:
     """Return Triton's version, with a hash of its assemblers' versions and of the environment that changes code."""
@@ -308,11 +316,15 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit(f"{RECORD} records all capabilities at the largest sizes; pass it alone")
     capabilities = [int(argument) for argument in arguments if argument.isdecimal()] or list(CAPABILITIES)
     chosen = distinct(all_launches()) if every_size else largest(all_launches())
+    chosen = [launch for launch in chosen if runs_on(launch, capabilities[0])]
     compiled_kernels = [compile_for(launch, capabilities[0], count_slots=False) for launch in chosen]
     if not every_size:
         chosen = heaviest(chosen, compiled_kernels)
     compiled_kernels += [
-        compile_for(launch, other, count_slots=False) for other in capabilities[1:] for launch in chosen
+        compile_for(launch, other, count_slots=False)
+        for other in capabilities[1:]
+        for launch in chosen
+        if runs_on(launch, other)
     ]
     if recording:
         for launch in slot_launches():

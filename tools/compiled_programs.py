@@ -1,6 +1,7 @@
 """The programs whose kernels `tools.compile_ahead` compiles: methods, models and sizes."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Final, Literal
 
 import torch
@@ -14,6 +15,8 @@ LAYERS: Final = 2
 """Layers of every counted model: each further layer launches the same kernels."""
 LINED: Final = ("ar", "eagle2")
 """Methods that are also compiled with an end-of-line token, and in float32 with heads of 128 numbers."""
+QUANTISED: Final = ("ar", "chain", "eagle2")
+"""Methods that are also compiled with quantised weights: they make passes of one, of a few and of many positions."""
 ENGINED: Final = ("eagle2", "zipar")
 """Methods that are also compiled with the passes of an engine."""
 ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
@@ -37,6 +40,9 @@ def all_launches() -> list[Launch]:
         method = method_of(name, seven_b.vocab_size)
         launches += count_cycle(seven_b, method, batch=1, line_token=0).launches
         launches += count_cycle(seven_b, method, batch=1, dtype=torch.float32).launches
+    for config, quantization, name in product((xl, seven_b), ("int8", "fp8"), QUANTISED):
+        method = method_of(name, config.vocab_size)
+        launches += count_cycle(config, method, batch=1, quantization=quantization).launches
     for config in (xl, seven_b):
         for name in ENGINED:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
@@ -62,7 +68,8 @@ def _several_programs(config: DecoderConfig, dtype: torch.dtype) -> list[Launch]
 def shipped_launches() -> list[Launch]:
     """Return the launches of every method's program at the sizes of the shipped models, which are in float32.
 
-    A batch's images begin in a batch of one.
+    A batch's images begin in a batch of one. The files store large matrices of targets as int8 with a scale per row,
+    and those of drafters in groups.
     """
     from tools.device_programs import count_cycle
     from tools.device_sizes import METHODS, method_of
@@ -81,6 +88,9 @@ def shipped_launches() -> list[Launch]:
             config, method_of(name, config.vocab_size, sampler.top_k, sampler.guidance), batch, rows, dtype
         ).launches
     ]
+    for batch, quantization, name in product((1, SHIPPED_BATCH), ("int8", "int8/64"), QUANTISED):
+        method = method_of(name, config.vocab_size, sampler.top_k, sampler.guidance)
+        launches += count_cycle(config, method, batch, rows, dtype, quantization=quantization).launches
     return launches + _several_programs(config, dtype)
 
 

@@ -29,6 +29,7 @@ from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
 from underpaint.runtime.device.launch import Launch, Recording, overlaps, recording
 from underpaint.runtime.device.low_models import LowDraft
+from underpaint.runtime.device.weight_only import QUANTISED_TYPES, quantise_layers
 from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
 from underpaint.sim.latency.machines import Machine
 
@@ -153,6 +154,23 @@ def figures_of(program: Program, machine: Machine, capability: int) -> dict[str,
     }
 
 
+def limits_of(program: Program, machine: Machine, capability: int) -> dict[str, Any]:
+    """Return what limits a program outside the models.
+
+    "outside_by": its milliseconds by launches, bytes and slots (instructions). "longest", "longest_ms": the kernel that
+    takes longest, without launches.
+    """
+    parts = {"launches": 0.0, "bytes": 0.0, "slots": 0.0}
+    kernels: dict[str, float] = {}
+    for node, took in zip(program.nodes, program.times(machine, capability), strict=True):
+        if not node.part:
+            parts["launches"] += 1e-3 * took.launch
+            parts["slots" if took.slots > took.bytes else "bytes"] += 1e-3 * took.work
+            kernels[node.name] = kernels.get(node.name, 0.0) + 1e-3 * took.work
+    longest = max(kernels, key=lambda name: kernels[name])
+    return {"outside_by": parts, "longest": longest, "longest_ms": kernels[longest]}
+
+
 _PART: ContextVar[str] = ContextVar("part", default="")
 
 
@@ -230,9 +248,15 @@ def _fake_tensors() -> FakeTensorMode:
 
 
 @cache
-def _on_a_gpu(config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int) -> DecoderForward:
+def _on_a_gpu(
+    config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int, quantization: str | None = None
+) -> DecoderForward:
     """Return a forward without numbers that does the same as on a GPU, on whatever device its shapes are."""
-    forward = DecoderForward(shapes_alone(config, dtype, device), rows)
+    model = shapes_alone(config, dtype, device)
+    if quantization is not None:
+        kind, _, group_size = quantization.partition("/")
+        quantise_layers(model, QUANTISED_TYPES[kind], int(group_size) if group_size else None)
+    forward = DecoderForward(model, rows)
     forward.mixed_precision_head = dtype != torch.float32
     return forward
 
@@ -264,11 +288,13 @@ def count_cycle(
     line_token: int | None = None,
     engine: bool = False,
     choice: Choice = NOTHING,
+    quantization: str | None = None,
 ) -> Program:
     """Count a cycle of `method` in a model's sizes, without a device. line_token: see `DeviceCycle`.
 
     engine: count only what surrounds the passes of an engine, instead of torch's forward passes. choice: what the
-    policy chose, without its read-back. PyTorch raises DataDependentOutputException if something would wait.
+    policy chose, without its read-back. quantization: type of the weights of all layers, as "int8", or "int8/64" for
+    groups of 64. PyTorch raises DataDependentOutputException if something would wait.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with _fake_tensors(), torch.no_grad():
@@ -278,7 +304,7 @@ def count_cycle(
             if engine:
                 table = torch.empty(config.vocab_size + config.cond_ids, config.dim, dtype=dtype, device=device)
                 return EngineForward(config, table, rows, graphs)
-            return _on_a_gpu(config, dtype, device, rows)
+            return _on_a_gpu(config, dtype, device, rows, quantization)
 
         target = forward(config)
         drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)

@@ -16,6 +16,7 @@ from underpaint.models.layers import Attention, Kernels, Layer, RMSNorm, rope_ta
 from underpaint.runtime.device.forwards import Attend, CachedPass, Turns
 from underpaint.runtime.device.kernels.draft_inputs import draft_inputs, embed
 from underpaint.runtime.device.kernels.layers import ADD, FEW, GATE, normalise, product
+from underpaint.runtime.device.weight_only import WeightOnlyLinear, scale_of
 
 
 class DeviceKernels(Kernels):
@@ -38,12 +39,21 @@ class DeviceKernels(Kernels):
 
     def gate(self, hidden: Tensor, norm: RMSNorm | None, linear: Linear) -> Tensor:
         out = hidden.new_empty(*hidden.shape[:2], linear.out_features // 2)
-        product(hidden, None if norm is None else (norm.weight, norm.eps), linear.weight, None, out, GATE.value)
+        normed = None if norm is None else (norm.weight, norm.eps)
+        product(hidden, normed, linear.weight, None, out, GATE.value, scale=scale_of(linear))
+        return out
+
+    def apply(self, linear: Linear, hidden: Tensor) -> Tensor:
+        if not isinstance(linear, WeightOnlyLinear):
+            return super().apply(linear, hidden)
+        out = hidden.new_zeros(*hidden.shape[:2], linear.out_features)
+        product(hidden.contiguous(), None, linear.weight, linear.bias, out, ADD.value, scale=linear.scale)
         return out
 
     def add(self, hidden: Tensor, mixed: Tensor, linear: Linear, after: Linear | None = None) -> Tensor:
-        if hidden.shape[0] * hidden.shape[1] <= FEW:
-            product(mixed, None, linear.weight, None, hidden, ADD.value, after=None if after is None else after.weight)
+        if hidden.shape[0] * hidden.shape[1] <= FEW or isinstance(linear, WeightOnlyLinear):
+            following = None if after is None else after.weight
+            product(mixed, None, linear.weight, None, hidden, ADD.value, after=following, scale=scale_of(linear))
         else:
             lines = hidden.view(-1, hidden.shape[2])
             lines.addmm_(mixed.reshape(lines.shape[0], -1), linear.weight.t())

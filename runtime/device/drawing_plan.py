@@ -99,7 +99,7 @@ def plan_drawing(
     """
     if not 1 <= batch <= MOST_BATCH:
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
-    check_forward(forward, device)
+    check_forward(forward, device, pipeline.context.quantization)
     folder, rows = FolderModels.of(pipeline), rows_of(sampling)
     grid, (target, drafter) = pipeline.grid, folder.configs
     prefix = max(1, target.prefix) + target.eol_tokens

@@ -17,7 +17,8 @@ from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.weights import read_decoder, stored_numbers, stored_weights
+from underpaint.runtime.device.weight_only import WeightOnlyLinear
+from underpaint.runtime.device.weights import decoder_bytes, read_decoder, stored_weights
 from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES
@@ -90,14 +91,19 @@ class DeviceModels:
         device: torch.device,
         read_target: Callable[[], Decoder] | None = None,
     ) -> None:
-        """Keep the models. read_target: reads the target into torch, if an engine runs its passes."""
+        """Keep the models. read_target: reads the target in the precision of its passes, for `module`."""
         self.target, self.drafter, self.rows, self.device = target, drafter, target.rows, device
         self._encoder, self._read_target = encoder, read_target
 
     @property
     def module(self) -> Decoder:
-        """The target in torch, for loops that run it themselves; if an engine runs it, each access reads it."""
-        if isinstance(self.target, DecoderForward):
+        """The target in torch, for loops that run it themselves.
+
+        Each access reads it, if an engine runs the passes or the device's weights are narrower than those of the loops.
+        """
+        if isinstance(self.target, DecoderForward) and not any(
+            isinstance(part, WeightOnlyLinear) for part in self.target.model.modules()
+        ):
             return self.target.model
         assert self._read_target is not None
         return self._read_target()
@@ -130,7 +136,7 @@ class DeviceModels:
         def forward(decoder: ConfigOnlyDecoder, place: int) -> DecoderForward | EngineForward:
             before = None if previous is None else (previous.target, previous.drafter)[place]
             if not engines:
-                model = before.model if isinstance(before, DecoderForward) else read_decoder(decoder, device)
+                model = before.model if isinstance(before, DecoderForward) else read_decoder(decoder, device, True)
                 return DecoderForward(model, rows)
             if isinstance(before, EngineForward):
                 embeddings = before.embeddings
@@ -188,10 +194,3 @@ def padded_rows(conditions: Sequence[Tensor], hidden: Sequence[Tensor | None]) -
         for one, more, leading in zip(conditions, missing, hidden, strict=True)
     ]
     return EmbeddedBatch(rows.flatten(0, 1), torch.stack(unseen, dim=1).flatten())
-
-
-def decoder_bytes(decoder: ConfigOnlyDecoder) -> int:
-    """Return the bytes of a decoder's weights on the device; a narrower head is kept in float32 too."""
-    config = decoder.config
-    size = TYPES[config.precision].itemsize
-    return stored_numbers(decoder.located) * size + (size < 4) * 4 * config.dim * config.vocab_size

@@ -15,6 +15,7 @@ from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention, most_programs
 from underpaint.runtime.device.kernels.commit import Handed, commit_cache
 from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
+from underpaint.runtime.device.weight_only import scale_of
 from underpaint.runtime.engines.device_memory import aligned, cache_places
 
 
@@ -63,7 +64,7 @@ class CachedPass(NamedTuple):
         )
         normed = None if norm is None else (norm.weight, norm.eps)
         flags = (turns.table is not None, turns.scales is not None)
-        product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *flags)
+        product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *flags, scale=scale_of(qkv))
         buffers = (self.lengths, cache.unseen, self.masks, out, cache.arrivals)
         attention(query, committed, fresh, *buffers, self.live, self.filled)
         return out

@@ -11,11 +11,11 @@ from underpaint.algos.spatial.row_front import check_window
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch, decoder_bytes
+from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.sampler_weights import read_enlarger
 from underpaint.runtime.device.state import Envelope, needed_bytes
-from underpaint.runtime.device.weights import read_decoder, stored_numbers
+from underpaint.runtime.device.weights import decoder_bytes, read_decoder, stored_numbers
 from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.pipeline import Pipeline
@@ -84,7 +84,7 @@ class LowFiles(NamedTuple):
 
     def read(self, rows: int, device: torch.device) -> "LowModels":
         """Read the weights; EngineError if a file does not match its manifest."""
-        target = read_decoder(self.target, device)
+        target = read_decoder(self.target, device, narrow=True)
         models = DeviceModels(DecoderForward(target, rows), None, self.encoder, device)
         return LowModels(models, read_enlarger(self.enlarger, device), self.target.config.grid, self.prefix)
 

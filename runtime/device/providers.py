@@ -19,7 +19,7 @@ from underpaint.runtime.device.folder import FolderModels
 from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend
 from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
-from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.context import EngineError, Quantization
 from underpaint.runtime.engines.device_memory import TYPES
 from underpaint.runtime.engines.tensorrt_files import MODULES, backend_module, check_rows, part_of, read_record
 from underpaint.runtime.engines.tensorrt_runtime import open_plans
@@ -28,16 +28,28 @@ TORCH: Final = "torch"
 ONNX: Final = "onnx"
 FORWARDS: Final = (TORCH, ONNX, *MODULES)
 """Names of the backends, as a user gives them."""
+FP8_CAPABILITY: Final = (8, 9)
+"""Lowest compute capability that converts fp8 numbers."""
 
 
-def check_forward(forward: str, device: torch.device) -> None:
-    """Raise EngineError unless this backend works on the device and its packages are installed."""
+def check_forward(forward: str, device: torch.device, quantization: Quantization | None = None) -> None:
+    """Raise EngineError unless this backend works on the device with such weights, and its packages are installed."""
     if forward not in FORWARDS:
         raise EngineError(f"--forward: expected one of {', '.join(FORWARDS)}, got {forward!r}")
     if forward == ONNX and device.type != "cpu":
         raise EngineError(
             f"--forward onnx: expected --device cpu, got {device}: a captured cycle cannot hold ONNX Runtime's passes; "
             f"use --forward torch or tensorrt there, or ONNX Runtime without the device's cycle, by --backend {device}"
+        )
+    if quantization is not None and forward != TORCH:
+        raise EngineError(
+            f"--quantization {quantization}: expected --forward torch, which multiplies such weights, got {forward}; "
+            "leave one of them out"
+        )
+    if quantization == "fp8" and device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        raise EngineError(
+            f"--quantization fp8: expected a GPU of compute capability {'.'.join(map(str, FP8_CAPABILITY))} or newer, "
+            f"got {torch.cuda.get_device_name(device)}; use int8"
         )
     if forward in MODULES:
         backend_module(forward)

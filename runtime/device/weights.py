@@ -1,11 +1,13 @@
 """Decoders from a model folder: the weights next to an exported graph, loaded into a `models.decoder.Decoder`.
 
 The export transposes matrices, joins tables and may store 8-bit values (`export.decoder_weights`); this module reverses
-that. Options that weights do not show are in the manifest's settings.
+that. Options that weights do not show are in the manifest's settings. For the device's kernels the matrices of layers
+keep the numbers that the file stores, or are quantised as the decoder asks for.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -13,12 +15,13 @@ from typing import Final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Linear, Module
 
 from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.models.decoder import Decoder
+from underpaint.runtime.device.weight_only import MATRICES, QUANTISED_TYPES, WeightOnlyLinear, quantised
 from underpaint.runtime.engines.config_only import ConfigOnlyDecoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, aligned
@@ -34,7 +37,6 @@ _STORED: Final = {
 }
 _ZERO: Final = 128
 """Value that stands for 0 in an 8-bit matrix."""
-_MATRICES: Final = ("qkv", "out", "gate_up", "down")
 _SCALES: Final = ("q_scale", "q_shift", "k_scale", "k_shift")
 
 
@@ -58,7 +60,11 @@ class StoredWeights:
 
     def numbers(self) -> int:
         """Return how many numbers the file holds, without scales and padding."""
-        return sum(prod(self._entries[name]["shape"]) for name in self.names())
+        return sum(self.size(name)[0] for name in self.names())
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Return how many numbers a tensor has, and the bytes of each in the file."""
+        return prod(self._entries[name]["shape"]), _STORED[self._entries[name]["dtype"]].itemsize
 
     def place(self, name: str) -> tuple[int, int] | None:
         """Return the offset and number of a tensor's bytes in the file; None if it is stored in 8 bits."""
@@ -72,7 +78,7 @@ class StoredWeights:
     def shape(self, name: str, config: DecoderConfig) -> tuple[int, ...]:
         """Return the shape of a tensor as graphs use it in products."""
         shape = tuple(self._entries[name]["shape"])
-        return (matrix_depths(config)[name.rsplit(".")[-1]], shape[0]) if self.in_blocks(name) else shape
+        return (matrix_depths(config)[name.rpartition(".")[2]], shape[0]) if self.in_blocks(name) else shape
 
     def on_device(
         self, types: Mapping[str, torch.dtype], config: DecoderConfig, device: torch.device
@@ -104,6 +110,26 @@ class StoredWeights:
         entry = self._entries[name]
         first, last = (self._start + place for place in entry["data_offsets"])
         return torch.from_numpy(self._bytes[first:last]).view(_STORED[entry["dtype"]]).reshape(entry["shape"])
+
+    def as_stored(self, name: str, config: DecoderConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor | None] | None:
+        """Return a matrix with the numbers of the file; None if these have no fewer bits than `dtype`.
+
+        Args:
+            name: A matrix that is stored as [K, N] or in 8-bit blocks.
+            config: The decoder's sizes.
+            dtype: Type of the inputs that it is multiplied with.
+
+        Returns:
+            Weights [N, K] and scales [N, S] or None, as `weight_only.WeightOnlyLinear` has them.
+        """
+        tensor, depth = self._raw(name), matrix_depths(config)[name.rpartition(".")[2]]
+        if tensor.dtype == torch.int8:
+            return tensor[:depth].t().contiguous(), self._raw(name + SCALE).float().view(-1, 1)
+        if tensor.dtype == torch.uint8:
+            signed = (tensor ^ _ZERO).view(torch.int8)  # the same numbers less 128
+            scales = self._raw(name + SCALE).float().view(tensor.shape[0], tensor.shape[1])
+            return signed.flatten(1)[:, :depth].contiguous(), scales
+        return (tensor[:depth].t().contiguous(), None) if tensor.element_size() < dtype.itemsize else None
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a tensor; 8-bit values become the numbers of the stored matrix [K, N], with K up to a whole block."""
@@ -137,20 +163,79 @@ def embed_ids(table: Tensor, codes: int, tokens: Tensor, outside: Tensor | None)
 
 
 @torch.no_grad()
-def read_decoder(decoder: ConfigOnlyDecoder, device: torch.device) -> Decoder:
-    """Read a folder's decoder to a device, in its manifest's precision; EngineError if something is missing."""
+def read_decoder(decoder: ConfigOnlyDecoder, device: torch.device, narrow: bool = False) -> Decoder:
+    """Read a folder's decoder to a device, in its manifest's precision.
+
+    Args:
+        decoder: The decoder, which may name a quantisation.
+        device: Device for the weights.
+        narrow: Keep matrices of layers that are quantised, or stored in fewer bits than the precision, for the
+            device's kernels; False widens them.
+
+    Raises:
+        EngineError: Something is missing, or the weights to quantise are not finite.
+    """
     name, stored = decoder.located.manifest.name, stored_weights(decoder.located)
     # The export adds a drafter's bias to its embeddings.
     config = replace(decoder.config, fc_bias=False)
     with torch.device("meta"):
-        model = Decoder(config)
+        model = Decoder(config).requires_grad_(not narrow)
     dtype = TYPES[config.precision]
     state = {key: value.to(device, dtype) for key, value in _state(stored, config).items()}
+    scales = dict[str, Tensor | None]()
+    for place, part in product(range(config.layers), MATRICES):
+        key = f"layers.{place}.{part}"
+        kept = _narrow(stored, config, key, dtype, decoder.quantization, device)
+        if narrow and kept is not None:
+            state[f"{key}.weight"], scales[key] = kept
+        elif decoder.quantization is not None and kept is not None:
+            state[f"{key}.weight"] = WeightOnlyLinear(*kept, None).widened().to(dtype)
+        else:
+            state[f"{key}.weight"] = _matrix(stored, config, key).to(device, dtype)
     try:
         load_state(model, state)
     except ValueError as error:
         raise EngineError(f"{name}: {error}; its manifest and its weights differ: export the model again") from error
+    for key, scale in scales.items():
+        layer, _, part = key.rpartition(".")
+        linear = model.get_submodule(key)
+        assert isinstance(linear, Linear)
+        setattr(model.get_submodule(layer), part, WeightOnlyLinear(linear.weight, scale, linear.bias))
     return model.eval()
+
+
+def _narrow(
+    stored: StoredWeights,
+    config: DecoderConfig,
+    key: str,
+    dtype: torch.dtype,
+    quantization: str | None,
+    device: torch.device,
+) -> tuple[Tensor, Tensor | None] | None:
+    """Return a matrix and its scales on a device, quantised or as it is stored; None if that is in `dtype`."""
+    kept = None if _rescaled(config, key) else stored.as_stored(key, config, dtype)
+    if quantization is not None:
+        kind = QUANTISED_TYPES[quantization]
+        if kept is None or kept[0].dtype != kind or kept[1] is None or kept[1].shape[1] > 1:
+            kept = quantised(_matrix(stored, config, key).to(device), kind)
+        if kept[1] is None or not kept[1].isfinite().all():
+            raise EngineError(f"{key}: expected finite weights to quantise; the model is not usable")
+    return kept if kept is None else (kept[0].to(device), None if kept[1] is None else kept[1].to(device))
+
+
+def _rescaled(config: DecoderConfig, key: str) -> bool:
+    """Return whether the file has other numbers than the matrix: the export of such models scales the queries' rows."""
+    return config.rope == "none" and key.endswith("qkv")
+
+
+def _matrix(stored: StoredWeights, config: DecoderConfig, key: str) -> Tensor:
+    """Return a matrix of a layer [N, K] in a float type, by its name in the file."""
+    part = key.rpartition(".")[2]
+    matrix = stored[key][: matrix_depths(config)[part]].t().contiguous()
+    if _rescaled(config, key):
+        matrix = matrix.float()
+        matrix[: config.heads * config.head_dim] *= config.head_dim**0.5
+    return matrix
 
 
 def load_state(model: Module, state: Mapping[str, Tensor]) -> None:
@@ -184,18 +269,16 @@ def _state(stored: StoredWeights, config: DecoderConfig) -> dict[str, Tensor]:
 
 
 def _layer(stored: StoredWeights, config: DecoderConfig, place: int) -> dict[str, Tensor]:
+    """Return the parameters of a layer other than its matrices."""
     here = f"layers.{place}."
-    depths = matrix_depths(config)
-    state = {f"{part}.weight": stored[here + part][: depths[part]].t().contiguous() for part in _MATRICES}
-    state["ffn_norm.weight"] = stored[here + "ffn_norm"]
+    state = {"ffn_norm.weight": stored[here + "ffn_norm"]}
     if config.first_norm or place:
         state["attention_norm.weight"] = stored[here + "attention_norm"]
     if config.qkv_bias:
         state["qkv.bias"] = stored[here + "qkv_bias"]
-    if config.rope == "none":  # the export of such models scales the queries' rows
-        for part in ("qkv.weight", "qkv.bias")[: 1 + config.qkv_bias]:
-            state[part] = state[part].float()
-            state[part][: config.heads * config.head_dim] *= config.head_dim**0.5
+        if _rescaled(config, "qkv"):
+            state["qkv.bias"] = state["qkv.bias"].float()
+            state["qkv.bias"][: config.heads * config.head_dim] *= config.head_dim**0.5
     if config.qk_norm:
         state |= {part: stored[here + part] for part in _SCALES}
     return state
@@ -225,3 +308,17 @@ def stored_weights(located: Located) -> StoredWeights:
 def stored_numbers(located: Located) -> int:
     """Return how many numbers the weights of a model hold, without scales."""
     return 0 if located.manifest.weights is None else stored_weights(located).numbers()
+
+
+def decoder_bytes(decoder: ConfigOnlyDecoder) -> int:
+    """Return the bytes of a decoder's weights on the device; a head in half precision is kept in float32 too."""
+    config, size = decoder.config, TYPES[decoder.config.precision].itemsize
+    total = size * stored_numbers(decoder.located) + (size < 4) * 4 * config.dim * config.vocab_size
+    if decoder.located.manifest.weights is not None:
+        stored = stored_weights(decoder.located)
+        for place, part in product(range(config.layers), MATRICES):
+            key = f"layers.{place}.{part}"
+            numbers, stored_size = stored.size(key)
+            kept = 1 if decoder.quantization else size if _rescaled(config, key) else min(size, stored_size)
+            total += prod(stored.shape(key, config)) * kept - numbers * size
+    return total

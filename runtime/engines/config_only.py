@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.context import EngineError, Quantization
 from underpaint.runtime.engines.engine import PassTimer, manifest_config
 from underpaint.zoo.load import Located
 
@@ -28,11 +28,15 @@ class ConfigOnlyEngine:
 
 
 class ConfigOnlyDecoder(NamedTuple):
-    """A `LoadedDecoder` with only the parts that a method uses before it draws. located: the checked file."""
+    """A `LoadedDecoder` with only the parts that a method uses before it draws.
+
+    located: the checked file. quantization: see `EngineContext`.
+    """
 
     name: str
     config: DecoderConfig
     located: Located
+    quantization: Quantization | None = None
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
@@ -47,6 +51,6 @@ class ConfigOnlyDecoder(NamedTuple):
         return ConfigOnlyEngine(self, rows)
 
 
-def load_config_only(name: str, located: Located) -> ConfigOnlyDecoder:
+def load_config_only(name: str, located: Located, quantization: Quantization | None = None) -> ConfigOnlyDecoder:
     """Return the decoder of a checked file; raise the errors of `manifest_config`."""
-    return ConfigOnlyDecoder(name, manifest_config(located.manifest.settings, name), located)
+    return ConfigOnlyDecoder(name, manifest_config(located.manifest.settings, name), located, quantization)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.install import install_hint
@@ -23,6 +23,8 @@ CPU: Final = "cpu"
 """ONNX Runtime on the CPU. The other backends are its GPU providers, TensorRT's packages, and the device."""
 DEVICE: Final = "device"
 """The backend that runs whole cycles in `runtime.device`."""
+Quantization: TypeAlias = Literal["int8", "fp8"]
+"""Type of quantised weights: int8, or fp8 (e4m3), with one scale per output channel."""
 _ERROR: Final = 3
 _CREATED_BEFORE: Final = "already been created"
 
@@ -43,12 +45,15 @@ class EngineContext:
     lingering: whether a session's own threads keep spinning after a pass, for tens of milliseconds, or sleep until the
         next pass. It has no effect on a shared pool.
     backend: "cpu", or a GPU provider of ONNX Runtime in `engines.providers.PROVIDERS`, such as "cuda" or "cuda:1".
+    quantization: type to which the device rounds the matrices of every decoder's layers; None for none. Other backends
+        ignore it.
     """
 
     threads: int | None = None
     pool: Literal["own", "shared"] = "own"
     lingering: bool = True
     backend: str = CPU
+    quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -204,7 +209,7 @@ def load_decoder(
     if backend == DEVICE:
         from underpaint.runtime.engines.config_only import load_config_only
 
-        return load_config_only(name, locate(name, kind, folder))
+        return load_config_only(name, locate(name, kind, folder), None if context is None else context.quantization)
     from underpaint.runtime.engines.tensorrt_files import backend_module
 
     backend_module(backend)

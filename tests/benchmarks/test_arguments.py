@@ -17,6 +17,7 @@ REFUSED = [
     ("device_program", ["--batches", "0"], "expected a whole number from 1, got '0'"),
     ("device_program", ["--batches", "4", "--curves", "here"], "cost curves are of one image and of all methods"),
     ("device_program", ["--methods", "ar", "--curves", "here"], "cost curves are of one image and of all methods"),
+    ("device_program", ["--quantization", "fp8", "--curves", "here"], "cost curves are of one image and of all"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda:1"], "invalid choice: 'cuda:1'"),
     ("paired_speed", ["absent"], "no folder absent"),

@@ -21,6 +21,14 @@ _WRITTEN: Final = (
         "serve --live x --port 0 --backend device --device cpu --forward onnx",
         "--forward: expected torch, which runs live models, got onnx; leave it out",
     ),
+    (
+        "serve --live x --port 0 --backend device --device cpu --quantization int8",
+        "--quantization: expected exported models, got a live one, which keeps its own weights; leave it out",
+    ),
+    (
+        "serve --port 0 --quantization int8",
+        "--device, --forward and --quantization need --backend device; add it, or leave them out",
+    ),
     ("serve --port 0 --api-key-file nowhere", "No such file or directory"),
     ("serve --port 0 --api-key-file a_folder", "Is a directory: 'a_folder'"),
     ("serve --port 0 --api-key-file /dev/null", "--api-key-file /dev/null: expected a key of at least"),
@@ -360,7 +368,12 @@ _WRITTEN: Final = (
         "compare --methods roofline --set roofline.window.length=800 --out x",
         "window.length: expected at most 63, got 800: the engine scores 64 nodes",
     ),
-    ("compare --batch 2 --out x", "--device, --batch and --forward need --backend device; add it,"),
+    ("compare --batch 2 --out x", "--device, --batch, --forward and --quantization need --backend device; add it,"),
+    (
+        "compare --backend device --device cpu --forward onnx --quantization int8 --out x",
+        "--quantization int8: expected --forward torch, which multiplies such weights, got onnx; leave one of them",
+    ),
+    ("compare --backend device --quantization int4 --out x", "Invalid value for '--quantization'"),
     (
         "compare --backend device --likelihood --out x",
         "--likelihood and --save-replay do not work with --backend device;",
@@ -381,7 +394,7 @@ _WRITTEN: Final = (
     ),
     (
         "generate FOX --out x.png --device cpu",
-        "--device, --batch and --forward need --backend device; add it",
+        "--device, --batch, --forward and --quantization need --backend device; add it",
     ),
     ("compare --out text.txt", "is not a folder; choose another place"),
     ("compare --out loop", "is a symbolic link that leads nowhere; choose"),

@@ -78,6 +78,20 @@ def test_a_comparison_on_the_device_draws_the_host_s_tokens(folder: Path, tmp_pa
     assert "nothing left to draw" in again[2]
 
 
+def test_a_quantised_target_is_named_in_the_table_and_in_the_record(folder: Path, tmp_path: Path) -> None:
+    """And is another run than its original. PyTorch's own loop draws with the same numbers."""
+    options = ("--temperature", "0", "--methods", "ar", *ON_DEVICE)
+    drawings, report, printed = compared(folder, tmp_path, *options, "--quantization", "int8")
+    assert report["model"]["quantization"] == "int8"
+    assert "int8 weights, temperature 0" in printed
+    for prompt in "13":
+        assert drawings["ar", prompt]["tokens"] == drawings["ar-eager", prompt]["tokens"]
+    command = ["compare", "1", "3", "--models", str(folder), "--top-k", "0", "--guidance", "2", "--out", str(tmp_path)]
+    refused = CliRunner().invoke(app, [*command, *options])
+    assert refused.exit_code == 2
+    assert "drawings.jsonl" in refused.output
+
+
 def test_after_a_trial_the_faster_of_drafting_and_plain_decoding_draws_the_host_s_tokens(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -131,10 +131,24 @@ def store_heads(to, low, high, head, line, lines, pair, TURNS: tl.constexpr, SCA
 
 
 @kernel
+def widened(part, like, scale, column, wanted, place, inside, scales, PER_SCALE: tl.constexpr):
+    """Return a tile of weights [K, N] in the type of `like`, with the scales of the weights' blocks if they have any.
+
+    8-bit values are exact in every type of `like`. A scale for a whole column is applied to the sums instead, because
+    scaled weights may not be.
+    """
+    if PER_SCALE > 1:
+        at = scale + column[None, :] * scales + (place // PER_SCALE)[:, None]
+        part = part.to(tl.float32) * tl.load(at, wanted & inside[:, None], other=0.0)
+    return part.to(like.dtype)
+
+
+@kernel
 def product_kernel(
     hidden,
     norm,
     weight,
+    scale,
     bias,
     out,
     to,
@@ -142,7 +156,9 @@ def product_kernel(
     M,
     N,
     K,
+    blocks,
     eps,
+    PER_SCALE: tl.constexpr,
     NORMS: tl.constexpr,
     BIASED: tl.constexpr,
     KIND: tl.constexpr,
@@ -153,14 +169,16 @@ def product_kernel(
     STEP: tl.constexpr,
     AFTER_ROWS: tl.constexpr,
     AFTER_SECTORS: tl.constexpr,
+    AFTER_STEP: tl.constexpr,
     MBLOCK: tl.constexpr,
     NBLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
     """One program per (tile of columns, tile of positions), which first computes the norm of its positions.
 
-    Before it waits for its inputs, it prefetches the first SECTORS sectors of each row of its weights, of STEP numbers
-    each, and then AFTER_SECTORS sectors of AFTER_ROWS rows of the weights `after`.
+    PER_SCALE: numbers of a row of weights that share a scale; 1 for all, 0 for no scales. Before it waits for its
+    inputs, it prefetches the first SECTORS sectors of each row of its weights, of STEP numbers each, and then
+    AFTER_SECTORS sectors of AFTER_ROWS rows of the weights `after`.
     """
     column = tl.program_id(0) * NBLOCK + tl.arange(0, NBLOCK)
     second = N  # where the other half's columns begin
@@ -184,7 +202,7 @@ def product_kernel(
             prefetch(rows + (second * K + ahead), wanted & (ahead < K) & first)
     if AFTER_SECTORS > 0:
         row = tl.program_id(0) * AFTER_ROWS + tl.arange(0, AFTER_ROWS)[:, None].to(tl.int64)
-        ahead = after.first + (tl.arange(0, AFTER_SECTORS) * STEP)[None, :]
+        ahead = after.first + (tl.arange(0, AFTER_SECTORS) * AFTER_STEP)[None, :]
         prefetch(after.weight + row * after.width + ahead, (row < after.rows) & (ahead < after.width) & first)
     wait_for_earlier_kernels()
     share = tl.full((MBLOCK,), 1.0, tl.float32)
@@ -202,13 +220,19 @@ def product_kernel(
         inside = place < K
         here = tl.load(given + place[None, :], there & inside[None, :], other=0.0)
         if NORMS:
-            scale = tl.load(norm + place, inside, other=0.0)
-            here = (here.to(tl.float32) * share[:, None]).to(here.dtype) * scale[None, :]
+            factor = tl.load(norm + place, inside, other=0.0)
+            here = (here.to(tl.float32) * share[:, None]).to(here.dtype) * factor[None, :]
         part = tl.load(rows + place[:, None], wanted & inside[:, None], other=0.0)
+        part = widened(part, here, scale, column, wanted, place, inside, blocks, PER_SCALE)
         sums = tl.dot(here, part, sums, input_precision="ieee")
         if KIND != ADD:
             part = tl.load(rows + (second * K + place)[:, None], wanted & inside[:, None], other=0.0)
+            part = widened(part, here, scale, second + column, wanted, place, inside, blocks, PER_SCALE)
             passed = tl.dot(here, part, passed, input_precision="ieee")
+    if PER_SCALE == 1:
+        sums *= tl.load(scale + column[None, :], wanted, other=0.0)
+        if KIND != ADD:
+            passed *= tl.load(scale + second + column[None, :], wanted, other=0.0)
     if BIASED:
         sums += tl.load(bias + column[None, :], wanted, other=0.0).to(tl.float32)
         if KIND != ADD:
@@ -274,6 +298,11 @@ def power_of_2_within(most: int) -> int:
     return 1 << most.bit_length() >> 1
 
 
+def block_width(width: int, scales: int) -> int:
+    """Return how many numbers of a row of `width` share one of its `scales` scales; a power of two."""
+    return next_power_of_2(-(-width // scales))
+
+
 def product(
     hidden: Tensor,
     norm: tuple[Tensor, float] | None,
@@ -284,12 +313,14 @@ def product(
     turns: bool = False,
     scales: bool = False,
     after: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> None:
     """Compute RMSNorm(hidden) @ weight.T + bias for hidden [R, T, K] and weight [N, K].
 
     norm: weight and epsilon. kind: ADD adds it to out [R, T, N]. GATE for weight [2 N, K] and out = silu(first half of
     the product) * second half. HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it
     has a table and scales. after: weights of the next product, prefetched as far as those of this one leave room.
+    scale: float32 factors of int8, float8_e4m3fn or other weights, [N, 1] for rows or [N, S] for blocks of rows.
     """
     lines, width = hidden.shape[0] * hidden.shape[1], hidden.shape[2]
     made = hidden if isinstance(out, Heads) else out
@@ -301,29 +332,35 @@ def product(
     size, few = hidden.element_size(), lines <= FEW
     tiles = tiles_of(lines, columns, kind, size, to.half, scales)
     wide = tiles.width * (1 if kind == ADD.value else 2)
-    depth = 32 if size > 2 else 64 if not few else 256 if wide <= 64 else 128
+    depth = 64 if not few else 256 if wide <= 64 else 128
+    if size > 2:  # narrow weights take more registers
+        depth = 32 if few or weight.element_size() == size else 16
     depth = min(depth, max(16, next_power_of_2(width)))
     # Three buffers of a stage, and one of `hidden` to convert: RTX and L4 cards have 101,376 bytes of shared memory.
     stages = 4 if (3 * (tiles.block + wide) + tiles.block) * depth * size < 100_000 else 3
     warps = 8 if size > 2 or (scales and tiles.block == 64) else 4  # so that its data fits in registers
     # With fewer values than threads, threads would share values: one could add to what another has stored.
     assert kind != ADD.value or tiles.block * tiles.width >= 32 * warps
-    sectors, step = sectors_ahead(weight), SECTOR // size
-    prefetched = min(width, sectors * step) * size * weight.shape[0]
-    following, after_sectors, prefetched_next = After(weight, 1, 1, 0), 0, 0
+    sectors, step = sectors_ahead(weight), SECTOR // weight.element_size()
+    prefetched = min(width, sectors * step) * weight.element_size() * weight.shape[0]
+    following, after_step, after_sectors, prefetched_next = After(weight, 1, 1, 0), step, 0, 0
     if after is not None:
-        following = After(after, after.shape[0], after.shape[1], sectors_ahead(after) * step)
+        after_step = SECTOR // after.element_size()
+        following = After(after, after.shape[0], after.shape[1], sectors_ahead(after) * after_step)
         left = max(0, following.width - following.first)
-        most = min((AHEAD - prefetched) // (following.rows * SECTOR), next_power_of_2(-(-left // step)) if left else 0)
-        after_sectors = power_of_2_within(most)
-        prefetched_next = min(left, after_sectors * step) * size * following.rows
+        missing = next_power_of_2(-(-left // after_step)) if left else 0
+        after_sectors = power_of_2_within(min((AHEAD - prefetched) // (following.rows * SECTOR), missing))
+        prefetched_next = min(left, after_sectors * after_step) * after.element_size() * following.rows
+    blocks = 0 if scale is None else scale.shape[1]
+    moved = weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * size
     launch(
         product_kernel,
         (tiles.number, tiles.blocks),
-        weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * size,
+        moved + (0 if scale is None else scale.numel() * scale.element_size()),
         hidden,
         hidden if norm is None else norm[0],
         weight,
+        weight if scale is None else scale,
         weight if bias is None else bias,
         made,
         to,
@@ -331,7 +368,9 @@ def product(
         lines,
         columns,
         width,
+        blocks,
         0.0 if norm is None else norm[1],
+        PER_SCALE=block_width(width, blocks) if blocks > 1 else blocks,
         NORMS=norm is not None,
         BIASED=bias is not None,
         KIND=kind,
@@ -342,6 +381,7 @@ def product(
         STEP=step,
         AFTER_ROWS=next_power_of_2(-(-following.rows // tiles.number)),
         AFTER_SECTORS=after_sectors,
+        AFTER_STEP=after_step,
         MBLOCK=tiles.block,
         NBLOCK=tiles.width,
         KBLOCK=depth,

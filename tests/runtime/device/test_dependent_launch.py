@@ -224,15 +224,29 @@ class Prefetched:
 
 @pytest.mark.parametrize("ahead", [0, 1 << 10, 1 << 12, 1 << 20])
 @pytest.mark.parametrize(("kind", "columns", "width"), [(ADD, 33, 40), (GATE, 21, 300), (ADD, 70, 24), (ADD, 16, 7)])
-@pytest.mark.parametrize("lines", [1, 5, 40])
+@pytest.mark.parametrize(
+    ("lines", "types"),
+    [
+        (1, (torch.float32, torch.float32)),
+        (5, (torch.int8, torch.int8)),
+        (40, (torch.int8, torch.float32)),
+        (40, (torch.float16, torch.int8)),
+    ],
+)
 def test_a_product_prefetches_its_first_weights_and_the_next_product_s_last(
-    monkeypatch: pytest.MonkeyPatch, ahead: int, kind: Any, columns: int, width: int, lines: int
+    monkeypatch: pytest.MonkeyPatch,
+    ahead: int,
+    kind: Any,
+    columns: int,
+    width: int,
+    lines: int,
+    types: tuple[torch.dtype, torch.dtype],
 ) -> None:
     fetched = Prefetched()
     monkeypatch.setattr(layers, "prefetch", fetched)
     monkeypatch.setattr(layers, "AHEAD", ahead)
     both = 2 if kind is GATE else 1
-    weight, after = torch.zeros(both * columns, width), torch.zeros(90, 130)
+    weight, after = torch.zeros(both * columns, width, dtype=types[0]), torch.zeros(90, 130, dtype=types[1])
     hidden, out = torch.zeros(1, lines, width), torch.zeros(1, lines, columns)
     with recording() as record:
         product(hidden, None, weight, None, out, kind.value, after=after)
@@ -245,7 +259,7 @@ def test_a_product_prefetches_its_first_weights_and_the_next_product_s_last(
     product(torch.zeros(1, lines, 130), None, after, None, torch.zeros(1, lines, 90), ADD.value)
     assert not {*own} & {*fetched.addresses}, "what the next product prefetches itself"
     if ahead == 1 << 20:
-        assert launch.prefetched == weight.numel() * 4
+        assert launch.prefetched == weight.numel() * weight.element_size()
 
 
 @pytest.mark.parametrize("half", [8, 10])

@@ -263,10 +263,13 @@ def model_of(config: DecoderConfig) -> Decoder:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@torch.no_grad()
 def test_a_tree_pass_is_the_model_s(family: str) -> None:
+    tree_pass_is_the_model_s(model_of(FAMILIES[family]))
+
+
+@torch.no_grad()
+def tree_pass_is_the_model_s(model: Decoder) -> None:
     """Two images of unequal length and unequal trees; stale slots and stale cache lie around them."""
-    model = model_of(FAMILIES[family])
     decoder = DecoderForward(model, 1)
     tokens = torch.tensor([[1, 4, 2, 6, 3], [5, 0, 7, 2, 9]])
     parents = ([-1, 0, 0, 1, 2], [-1, 0, 1, 2, 2])
@@ -311,9 +314,12 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt", "shared keys"])
-@torch.no_grad()
 def test_a_condition_is_taken_in_as_the_model_does(family: str) -> None:
-    model = model_of(FAMILIES[family])
+    condition_is_taken_in_as_the_model_does(model_of(FAMILIES[family]))
+
+
+@torch.no_grad()
+def condition_is_taken_in_as_the_model_does(model: Decoder) -> None:
     decoder = DecoderForward(model, 1)
     cache = Cache(decoder.config, 2, 9, 7, torch.float32, torch.device("cpu"))
     condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0)
