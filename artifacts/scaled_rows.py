@@ -27,6 +27,11 @@ class ScaledRows(NamedTuple):
         return wide
 
 
+def group_size_of(width: int, groups: int) -> int:
+    """Return how many numbers of a row of `width` share one of the scales of its groups; a power of two."""
+    return 1 << (-(-width // groups) - 1).bit_length()
+
+
 def scaled_rows(values: NDArray[Any], axis: int = 0) -> ScaledRows:
     """Round float32 `values` to 8 bits; rows are indexed by `axis`, and the largest number of each gives its scale."""
     others = tuple(place for place in range(values.ndim) if place != axis % values.ndim)

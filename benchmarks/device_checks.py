@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.device_models import shipped_method, shipped_models, shipped_prompts
 from benchmarks.device_trees import agrees
+from tools.device_programs import narrow_layers
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.rows import SamplingParams, sampling_probs
@@ -19,7 +20,6 @@ from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.providers import FP8_CAPABILITY
 from underpaint.runtime.device.runner import DeviceRunner
-from underpaint.runtime.device.weight_only import QUANTISED_TYPES, quantise_layers
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
 
@@ -90,12 +90,10 @@ def parity(device: torch.device) -> dict[str, Check]:
     moved = 0.5 * (single.softmax(dim=-1) - narrow.softmax(dim=-1)).abs().sum(dim=-1).mean()
     checks = {f"{str(half).removeprefix('torch.')} total variation": Check(float(moved), HALF_APART)}
     older = device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY
-    for name, kind in {"float32": None, **QUANTISED_TYPES}.items():
-        if name == "fp8" and older:
-            continue
+    for name in ("float32", "int8", "int8/64", *([] if older else ["fp8"])):
         model = deepcopy(module)
-        if kind is not None:
-            quantise_layers(model, kind)
+        if name != "float32":
+            narrow_layers(model, name)
         with torch.no_grad():
             expected = model(tokens, condition)[0][:, 1:]
         apart = (_pass(model, condition, tokens, device, torch.float32) - expected).abs().max()

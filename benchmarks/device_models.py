@@ -64,13 +64,14 @@ def shipped_models(device: torch.device, dtype: torch.dtype, tiny: bool) -> Ship
     """Load the largest shipped target and its drafter. tiny: for the interpreter, which is slow, four cells and a small
     model with random weights that takes the same prompts."""
     shipped = [load_config_only(f"{kind}128", locate(f"{kind}128", kind)) for kind in ("target", "drafter")]
-    decoders = [read_decoder(one, device).to(dtype) for one in shipped]
+    decoders = [read_decoder(one, device, narrow=not tiny).to(dtype) for one in shipped]
     grid = shipped[0].config.grid
     if tiny:
         grid = Grid(1, 4)
         small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16, kv_heads=0, head_dim=0)
         decoders = list(random_model(small, dtype, device))
-    models = DeviceModels(*(DecoderForward(one, 1) for one in decoders), ConditionEncoder(shipped[0].config), device)
+    encoder, forwards = ConditionEncoder(shipped[0].config), [DecoderForward(one, 1) for one in decoders]
+    models = DeviceModels(*forwards, encoder, device, lambda: read_decoder(shipped[0], device).to(dtype))
     return Shipped(models, grid, read_index(FOLDER).sampling())
 
 

@@ -158,7 +158,7 @@ def compare(
         plan = options.plan(pipeline, sampling, variants, chosen)
         on_device = None
         if backend == DEVICE:
-            on_device = plan_on_device(pipeline, plan.methods, sampling, device, plan.conditions)
+            on_device = plan_on_device(pipeline, plan.methods, sampling, device, plan.conditions, eager=True)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} has no picture decoder; leave --save-pictures out")

@@ -55,8 +55,12 @@ def plan_on_device(
     sampling: "SamplingParams",
     options: DeviceOptions,
     conditions: "Sequence[Condition]",
+    eager: bool = False,
 ) -> "DevicePlan | LivePlan":
-    """Plan the drawings and check them; ValueError if a package, the device, a device form or memory is missing."""
+    """Plan the drawings and check them; ValueError if a package, the device, a device form or memory is missing.
+
+    eager: whether `ar-eager` draws too, if the models are those of a folder.
+    """
     name = check_device(options.device)
     from underpaint.runtime.device.devices import check_memory, open_device
     from underpaint.runtime.device.drawing_plan import plan_drawing
@@ -64,7 +68,7 @@ def plan_on_device(
     batch, forward, folder = 1 if options.batch is None else options.batch, options.forward, pipeline.folder_models()
     plan: DevicePlan | LivePlan
     if folder is not None:
-        plan = plan_drawing(folder, methods, sampling, open_device(name), batch, forward or "torch")
+        plan = plan_drawing(folder, methods, sampling, open_device(name), batch, forward or "torch", eager=eager)
     else:
         from underpaint.runtime.live.device import plan_live
         from underpaint.runtime.live.pipeline import LivePipeline

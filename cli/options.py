@@ -121,7 +121,7 @@ class DeviceChoice:
         Literal["int8", "fp8"] | None,
         typer.Option(
             help="With --backend device, round the weights of all layers to int8 or fp8 (e4m3), with a scale per "
-            "output channel. The model is then another one, and tables name it so.",
+            "output channel. This changes the model's distribution; tables and records name the quantization.",
             show_default=False,
         ),
     ] = None
@@ -278,6 +278,11 @@ def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
         if name.strip().rpartition(".")[2] != "costs":
             continue
         measured = read_cost_curve(Path(value.strip())).model
+        if here.get("quantization") != measured.get("quantization"):
+            raise ValueError(
+                f"{setting}: the curve was measured with other weights than --quantization {here.get('quantization')}; "
+                "leave one of the two out"
+            )
         for part in ("target", "drafter"):
             if None not in (measured.get(part), here.get(part)) and measured[part] != here[part]:
                 raise ValueError(

@@ -107,6 +107,10 @@ class Pipeline:
         except ManifestError as error:
             raise ManifestError(f"{folder}: {error}") from error
         context = context or SHARED
+        if context.quantization is not None and backend != DEVICE:
+            raise EngineError(
+                f"quantization: expected backend 'device', whose kernels read such weights, got {backend!r}"
+            )
         if backend != CPU and gpu_backend(backend) is not None:
             context = replace(context, backend=backend)
         sampling = index.sampling()

@@ -316,10 +316,11 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit(f"{RECORD} records all capabilities at the largest sizes; pass it alone")
     capabilities = [int(argument) for argument in arguments if argument.isdecimal()] or list(CAPABILITIES)
     chosen = distinct(all_launches()) if every_size else largest(all_launches())
-    chosen = [launch for launch in chosen if runs_on(launch, capabilities[0])]
-    compiled_kernels = [compile_for(launch, capabilities[0], count_slots=False) for launch in chosen]
+    first = [launch for launch in chosen if runs_on(launch, capabilities[0])]
+    compiled_kernels = [compile_for(launch, capabilities[0], count_slots=False) for launch in first]
     if not every_size:
-        chosen = heaviest(chosen, compiled_kernels)
+        others = [launch for launch in chosen if not runs_on(launch, capabilities[0])]
+        chosen = [*heaviest(first, compiled_kernels), *others]
     compiled_kernels += [
         compile_for(launch, other, count_slots=False)
         for other in capabilities[1:]

@@ -69,7 +69,7 @@ def shipped_launches() -> list[Launch]:
     """Return the launches of every method's program at the sizes of the shipped models, which are in float32.
 
     A batch's images begin in a batch of one. The files store large matrices of targets as int8 with a scale per row,
-    and those of drafters in groups.
+    and those of drafters in groups; small ones in half precision.
     """
     from tools.device_programs import count_cycle
     from tools.device_sizes import METHODS, method_of
@@ -88,7 +88,7 @@ def shipped_launches() -> list[Launch]:
             config, method_of(name, config.vocab_size, sampler.top_k, sampler.guidance), batch, rows, dtype
         ).launches
     ]
-    for batch, quantization, name in product((1, SHIPPED_BATCH), ("int8", "int8/64"), QUANTISED):
+    for batch, quantization, name in product((1, SHIPPED_BATCH), ("int8", "int8/64", "half"), QUANTISED):
         method = method_of(name, config.vocab_size, sampler.top_k, sampler.guidance)
         launches += count_cycle(config, method, batch, rows, dtype, quantization=quantization).launches
     return launches + _several_programs(config, dtype)

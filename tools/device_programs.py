@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -29,7 +30,7 @@ from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
 from underpaint.runtime.device.launch import Launch, Recording, overlaps, recording
 from underpaint.runtime.device.low_models import LowDraft
-from underpaint.runtime.device.weight_only import QUANTISED_TYPES, quantise_layers
+from underpaint.runtime.device.weight_only import MATRICES, QUANTISED_TYPES, WeightOnlyLinear, quantise_layers
 from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
 from underpaint.sim.latency.machines import Machine
 
@@ -247,6 +248,17 @@ def _fake_tensors() -> FakeTensorMode:
     return FakeTensorMode()
 
 
+def narrow_layers(model: Decoder, form: str) -> None:
+    """Store the matrices of layers as "int8", "int8/64" (in groups of 64), "fp8", or "half" (float16, no scales)."""
+    kind, _, group_size = form.partition("/")
+    if kind in QUANTISED_TYPES:
+        quantise_layers(model, QUANTISED_TYPES[kind], int(group_size) if group_size else None)
+        return
+    for layer, name in product(model.layers, MATRICES):
+        linear = getattr(layer, name)
+        setattr(layer, name, WeightOnlyLinear(linear.weight.detach().half(), None, linear.bias))
+
+
 @cache
 def _on_a_gpu(
     config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int, quantization: str | None = None
@@ -254,8 +266,7 @@ def _on_a_gpu(
     """Return a forward without numbers that does the same as on a GPU, on whatever device its shapes are."""
     model = shapes_alone(config, dtype, device)
     if quantization is not None:
-        kind, _, group_size = quantization.partition("/")
-        quantise_layers(model, QUANTISED_TYPES[kind], int(group_size) if group_size else None)
+        narrow_layers(model, quantization)
     forward = DecoderForward(model, rows)
     forward.mixed_precision_head = dtype != torch.float32
     return forward
@@ -293,8 +304,8 @@ def count_cycle(
     """Count a cycle of `method` in a model's sizes, without a device. line_token: see `DeviceCycle`.
 
     engine: count only what surrounds the passes of an engine, instead of torch's forward passes. choice: what the
-    policy chose, without its read-back. quantization: type of the weights of all layers, as "int8", or "int8/64" for
-    groups of 64. PyTorch raises DataDependentOutputException if something would wait.
+    policy chose, without its read-back. quantization: the form of the layers' weights, see `narrow_layers`. PyTorch
+    raises DataDependentOutputException if something would wait.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with _fake_tensors(), torch.no_grad():

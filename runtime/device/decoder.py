@@ -20,7 +20,10 @@ from underpaint.runtime.device.weight_only import WeightOnlyLinear, scale_of
 
 
 class DeviceKernels(Kernels):
-    """Kernels of one launch per method, two for attention: products apply the norms, and sums are added in place."""
+    """Kernels of one launch per method, two for attention and for a product with narrow weights by itself.
+
+    Products apply the norms, and sums are added in place.
+    """
 
     def __init__(self, attend: Attend, turns: Sequence[Turns], positions: Tensor) -> None:
         self._attend, self._turns, self._positions = attend, turns, positions
@@ -40,20 +43,21 @@ class DeviceKernels(Kernels):
     def gate(self, hidden: Tensor, norm: RMSNorm | None, linear: Linear) -> Tensor:
         out = hidden.new_empty(*hidden.shape[:2], linear.out_features // 2)
         normed = None if norm is None else (norm.weight, norm.eps)
-        product(hidden, normed, linear.weight, None, out, GATE.value, scale=scale_of(linear))
+        product(hidden, normed, linear.weight, None, out, GATE.value, weight_scale=scale_of(linear))
         return out
 
     def apply(self, linear: Linear, hidden: Tensor) -> Tensor:
         if not isinstance(linear, WeightOnlyLinear):
             return super().apply(linear, hidden)
         out = hidden.new_zeros(*hidden.shape[:2], linear.out_features)
-        product(hidden.contiguous(), None, linear.weight, linear.bias, out, ADD.value, scale=linear.scale)
+        product(hidden.contiguous(), None, linear.weight, linear.bias, out, ADD.value, weight_scale=linear.scale)
         return out
 
     def add(self, hidden: Tensor, mixed: Tensor, linear: Linear, after: Linear | None = None) -> Tensor:
         if hidden.shape[0] * hidden.shape[1] <= FEW or isinstance(linear, WeightOnlyLinear):
             following = None if after is None else after.weight
-            product(mixed, None, linear.weight, None, hidden, ADD.value, after=following, scale=scale_of(linear))
+            scale = scale_of(linear)
+            product(mixed, None, linear.weight, None, hidden, ADD.value, after=following, weight_scale=scale)
         else:
             lines = hidden.view(-1, hidden.shape[2])
             lines.addmm_(mixed.reshape(lines.shape[0], -1), linear.weight.t())

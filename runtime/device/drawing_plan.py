@@ -78,6 +78,7 @@ def plan_drawing(
     forward: str = TORCH,
     *,
     loaded: bool = False,
+    eager: bool = False,
     remedy: str = REDUCE_BATCH,
 ) -> DevicePlan:
     """Check that every method can draw in batches, and that the memory suffices.
@@ -90,6 +91,7 @@ def plan_drawing(
         batch: Number of batch slots, 1 to `MOST_BATCH`.
         forward: Backend of the forward passes.
         loaded: Whether the weights are on the device already; if so, memory is checked when buffers are allocated.
+        eager: Whether `ar-eager` draws too, which may need a second copy of the target.
         remedy: What the error says to do if the memory is too small.
 
     Raises:
@@ -127,7 +129,7 @@ def plan_drawing(
     engine_decoders, needed = check_engines(folder, forms, forward, batch, rows), buffers(batch)
     if not loaded:
         small = {form.low_key: low.weight_bytes() for form, low in zip(forms, lows, strict=True) if low is not None}
-        weights = folder.weight_bytes() + sum(small.values())
+        weights = folder.weight_bytes(forward == TORCH, eager) + sum(small.values())
         share = f"({weights / 2**30:.1f} of them for the weights)"
         check_memory(device, needed + weights, share, batch, lambda count: buffers(count) + weights, remedy)
     return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, engine_decoders)

@@ -75,9 +75,14 @@ class FolderModels(NamedTuple):
         """The target, then the drafter if there is one."""
         return (self.target,) if self.drafter is None else (self.target, self.drafter)
 
-    def weight_bytes(self) -> int:
-        """Return the bytes of the weights on the device."""
-        return sum(decoder_bytes(one) for one in self.decoders)
+    def weight_bytes(self, narrow: bool, eager: bool) -> int:
+        """Return the bytes of the weights on the device.
+
+        narrow: see `read_decoder`. eager: whether a loop of its own runs the target too, see `DeviceModels.module`.
+        """
+        target, whole = (decoder_bytes(self.target, one) for one in (narrow, False))
+        second = whole if eager and (target != whole or not narrow) else 0
+        return second + sum(decoder_bytes(one, narrow) for one in self.decoders)
 
 
 class DeviceModels:

@@ -64,7 +64,7 @@ class CachedPass(NamedTuple):
         )
         normed = None if norm is None else (norm.weight, norm.eps)
         flags = (turns.table is not None, turns.scales is not None)
-        product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *flags, scale=scale_of(qkv))
+        product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *flags, weight_scale=scale_of(qkv))
         buffers = (self.lengths, cache.unseen, self.masks, out, cache.arrivals)
         attention(query, committed, fresh, *buffers, self.live, self.filled)
         return out

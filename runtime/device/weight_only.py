@@ -5,15 +5,16 @@ are float32. The weights are those of the file where it stores them so, or they 
 float8_e4m3fn, with one scale per output channel.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from underpaint.artifacts.scaled_rows import group_size_of
 from underpaint.models.decoder import Decoder
 from underpaint.models.layers import Layer
-from underpaint.runtime.device.kernels.layers import block_width
 
 MATRICES: Final = ("qkv", "out", "gate_up", "down")
 """The linear layers of a decoder layer, which are most of what a pass reads."""
@@ -27,8 +28,8 @@ class WeightOnlyLinear(nn.Linear):
 
     Attributes:
         weight: [N, K], int8, float8_e4m3fn or a type with fewer bits than the inputs.
-        scale: Float32 [N, S], the factors of S equal blocks of each row, the last of which may be cut short; None for
-            no factors. A block's width is a power of two.
+        scale: Float32 [N, G], the factors of G groups of each row, the last of which may be shorter; None for no
+            factors. The size of several groups is a power of two.
     """
 
     scale: Tensor | None
@@ -40,13 +41,21 @@ class WeightOnlyLinear(nn.Linear):
             self.bias = nn.Parameter(bias, requires_grad=False)
         self.register_buffer("scale", scale)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the layer to a device; a new precision changes the bias alone."""
+        weight, scale = self.weight.detach(), self.scale
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.weight = nn.Parameter(weight.to(self.weight.device), requires_grad=False)
+        self.scale = None if scale is None else scale.to(self.weight.device)
+        return self
+
     def widened(self) -> Tensor:
         """Return the numbers that the weights stand for, float32 [N, K]."""
         wide = self.weight.float()
         if self.scale is None:
             return wide
-        width = block_width(self.in_features, self.scale.shape[1])
-        return wide * self.scale.repeat_interleave(width, dim=1)[:, : self.in_features]
+        size = group_size_of(self.in_features, self.scale.shape[1])
+        return wide * self.scale.repeat_interleave(size, dim=1)[:, : self.in_features]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Multiply [..., K] in plain PyTorch, for loops without the device's kernels; it widens all weights."""
@@ -67,12 +76,12 @@ def quantised(weight: Tensor, kind: torch.dtype, group_size: int | None = None) 
         group_size: Numbers of a row that share a scale, a power of two; None for the whole row.
 
     Returns:
-        The rounded matrix [N, K], and float32 scales [N, S], one per group, which map the group's largest number to the
+        The rounded matrix [N, K], and float32 scales [N, G], one per group, which map the group's largest number to the
         type's largest.
     """
     width = weight.shape[1]
     size = width if group_size is None else group_size
-    groups = functional.pad(weight.float(), (0, -width % size)).unflatten(1, (-1, size))
+    groups = functional.pad(weight.float(), (0, -width % size)).reshape(weight.shape[0], -1, size)
     scale = groups.abs().amax(dim=2) / _MOST[kind]
     steps = groups / torch.where(scale > 0, scale, 1.0)[:, :, None]
     rounded = (steps.round() if kind == torch.int8 else steps).to(kind)

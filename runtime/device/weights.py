@@ -185,13 +185,13 @@ def read_decoder(decoder: ConfigOnlyDecoder, device: torch.device, narrow: bool 
     scales = dict[str, Tensor | None]()
     for place, part in product(range(config.layers), MATRICES):
         key = f"layers.{place}.{part}"
-        kept = _narrow(stored, config, key, dtype, decoder.quantization, device)
-        if narrow and kept is not None:
-            state[f"{key}.weight"], scales[key] = kept
-        elif decoder.quantization is not None and kept is not None:
-            state[f"{key}.weight"] = WeightOnlyLinear(*kept, None).widened().to(dtype)
-        else:
+        kept = _narrow(decoder, stored, key, device) if narrow or decoder.quantization is not None else None
+        if kept is None:
             state[f"{key}.weight"] = _matrix(stored, config, key).to(device, dtype)
+        elif narrow:
+            state[f"{key}.weight"], scales[key] = kept
+        else:
+            state[f"{key}.weight"] = WeightOnlyLinear(*kept, None).widened().to(dtype)
     try:
         load_state(model, state)
     except ValueError as error:
@@ -205,21 +205,21 @@ def read_decoder(decoder: ConfigOnlyDecoder, device: torch.device, narrow: bool 
 
 
 def _narrow(
-    stored: StoredWeights,
-    config: DecoderConfig,
-    key: str,
-    dtype: torch.dtype,
-    quantization: str | None,
-    device: torch.device,
+    decoder: ConfigOnlyDecoder, stored: StoredWeights, key: str, device: torch.device
 ) -> tuple[Tensor, Tensor | None] | None:
-    """Return a matrix and its scales on a device, quantised or as it is stored; None if that is in `dtype`."""
-    kept = None if _rescaled(config, key) else stored.as_stored(key, config, dtype)
-    if quantization is not None:
-        kind = QUANTISED_TYPES[quantization]
+    """Return a matrix and its scales on a device, quantised or as it is stored; None if it is stored in full."""
+    config = decoder.config
+    kept = None if _rescaled(config, key) else stored.as_stored(key, config, TYPES[config.precision])
+    if decoder.quantization is not None:
+        kind = QUANTISED_TYPES[decoder.quantization]
         if kept is None or kept[0].dtype != kind or kept[1] is None or kept[1].shape[1] > 1:
-            kept = quantised(_matrix(stored, config, key).to(device), kind)
-        if kept[1] is None or not kept[1].isfinite().all():
-            raise EngineError(f"{key}: expected finite weights to quantise; the model is not usable")
+            weight, scale = quantised(_matrix(stored, config, key).to(device), kind)
+            if not scale.isfinite().all():
+                raise EngineError(
+                    f"{decoder.located.path}: {key}: expected finite weights to quantise, got infinity or NaN; export "
+                    "the checkpoint again, or leave --quantization out"
+                )
+            kept = weight, scale
     return kept if kept is None else (kept[0].to(device), None if kept[1] is None else kept[1].to(device))
 
 
@@ -310,11 +310,14 @@ def stored_numbers(located: Located) -> int:
     return 0 if located.manifest.weights is None else stored_weights(located).numbers()
 
 
-def decoder_bytes(decoder: ConfigOnlyDecoder) -> int:
-    """Return the bytes of a decoder's weights on the device; a head in half precision is kept in float32 too."""
+def decoder_bytes(decoder: ConfigOnlyDecoder, narrow: bool = True) -> int:
+    """Return the bytes of a decoder's weights on the device; a head in half precision is kept in float32 too.
+
+    narrow: see `read_decoder`.
+    """
     config, size = decoder.config, TYPES[decoder.config.precision].itemsize
     total = size * stored_numbers(decoder.located) + (size < 4) * 4 * config.dim * config.vocab_size
-    if decoder.located.manifest.weights is not None:
+    if narrow and decoder.located.manifest.weights is not None:
         stored = stored_weights(decoder.located)
         for place, part in product(range(config.layers), MATRICES):
             key = f"layers.{place}.{part}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.install import install_hint
@@ -45,8 +45,8 @@ class EngineContext:
     lingering: whether a session's own threads keep spinning after a pass, for tens of milliseconds, or sleep until the
         next pass. It has no effect on a shared pool.
     backend: "cpu", or a GPU provider of ONNX Runtime in `engines.providers.PROVIDERS`, such as "cuda" or "cuda:1".
-    quantization: type to which the device rounds the matrices of every decoder's layers; None for none. Other backends
-        ignore it.
+    quantization: type to which the device rounds the matrices of every decoder's layers; None for none. Only decoders
+        of the backend "device" can be quantised.
     """
 
     threads: int | None = None
@@ -60,6 +60,8 @@ class EngineContext:
             raise EngineError(f"context: threads must be >= 1, got {self.threads}")
         if self.pool not in ("own", "shared"):
             raise EngineError(f"context: pool must be own or shared, got {self.pool!r}")
+        if self.quantization not in (None, *get_args(Quantization)):
+            raise EngineError(f"context: quantization must be int8, fp8 or None, got {self.quantization!r}")
 
 
 def usable_cores() -> int:

@@ -119,6 +119,11 @@ class PresetFile:
                 f"--preset {self.path}: it was tuned on other models than those of {where} ({target} and {here}: "
                 f"{', '.join(other) or 'no name'} differs); {_TUNE_AGAIN}, or choose --preset tuned"
             )
+        if model.get("quantization") is not None:
+            raise ValueError(
+                f"--preset {self.path}: it was tuned on weights that were not quantised to {model['quantization']}; "
+                "choose --preset tuned, or leave --quantization out"
+            )
         if self.model.get("resolution") != model.get("resolution"):
             raise ValueError(
                 f"--preset {self.path}: it was tuned at {self.model.get('resolution')} px, and {where} draws at "

@@ -39,7 +39,7 @@ def test_every_part_runs_and_its_checks_hold(tmp_path: Path) -> None:
     device.main([*SMALL, "--parts", parts, "--out", str(out)])
     report = json.loads(out.read_text(encoding="utf-8"))
     assert report["failed"] == []
-    logits = {f"{weights} logits" for weights in ("float32", "int8", "fp8")}
+    logits = {f"{weights} logits" for weights in ("float32", "int8", "int8/64", "fp8")}
     assert set(report["parity"]["checks"]) == {*logits, "float16 total variation"}
     assert all(check["holds"] for check in report["parity"]["checks"].values())
     assert set(report["identity"]["checks"]) == {"speculative", "jacobi-lookup"}
@@ -86,7 +86,7 @@ def test_a_check_that_does_not_hold_fails_the_run_and_nothing_is_timed(
     assert ended.value.code == 1
     assert "parity: float32 logits is " in capsys.readouterr().err
     report = json.loads(out.read_text(encoding="utf-8"))
-    assert len(report["failed"]) == 3  # float32, int8 and fp8
+    assert len(report["failed"]) == 4  # float32, int8 twice and fp8
     assert "copy" not in report
 
 

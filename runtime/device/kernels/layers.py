@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.artifacts.scaled_rows import group_size_of
 from underpaint.models.layers import QK_NORM_EPS
 from underpaint.runtime.device.launch import (
     AHEAD,
@@ -131,14 +132,14 @@ def store_heads(to, low, high, head, line, lines, pair, TURNS: tl.constexpr, SCA
 
 
 @kernel
-def widened(part, like, scale, column, wanted, place, inside, scales, PER_SCALE: tl.constexpr):
-    """Return a tile of weights [K, N] in the type of `like`, with the scales of the weights' blocks if they have any.
+def widened(part, like, scale, column, wanted, place, inside, groups, GROUP_SIZE: tl.constexpr):
+    """Return a tile of weights [K, N] in the type of `like`, with the scales of groups if there are any.
 
-    8-bit values are exact in every type of `like`. A scale for a whole column is applied to the sums instead, because
-    scaled weights may not be.
+    8-bit values are exact in every type of `like`. A channel's scale is applied to the sums instead, because scaled
+    weights may not be exact.
     """
-    if PER_SCALE > 1:
-        at = scale + column[None, :] * scales + (place // PER_SCALE)[:, None]
+    if GROUP_SIZE > 0:
+        at = scale + column[None, :] * groups + (place // GROUP_SIZE)[:, None]
         part = part.to(tl.float32) * tl.load(at, wanted & inside[:, None], other=0.0)
     return part.to(like.dtype)
 
@@ -156,9 +157,9 @@ def product_kernel(
     M,
     N,
     K,
-    blocks,
+    groups,
     eps,
-    PER_SCALE: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     NORMS: tl.constexpr,
     BIASED: tl.constexpr,
     KIND: tl.constexpr,
@@ -176,9 +177,9 @@ def product_kernel(
 ) -> None:
     """One program per (tile of columns, tile of positions), which first computes the norm of its positions.
 
-    PER_SCALE: numbers of a row of weights that share a scale; 1 for all, 0 for no scales. Before it waits for its
-    inputs, it prefetches the first SECTORS sectors of each row of its weights, of STEP numbers each, and then
-    AFTER_SECTORS sectors of AFTER_ROWS rows of the weights `after`.
+    Before it waits for its inputs, it prefetches the first SECTORS sectors of each row of its weights, of STEP numbers
+    each, and then AFTER_SECTORS sectors of AFTER_ROWS rows of the weights `after`. GROUP_SIZE: numbers of a row of
+    weights that share a scale; -1 for all of them, 0 for no scales.
     """
     column = tl.program_id(0) * NBLOCK + tl.arange(0, NBLOCK)
     second = N  # where the other half's columns begin
@@ -223,13 +224,13 @@ def product_kernel(
             factor = tl.load(norm + place, inside, other=0.0)
             here = (here.to(tl.float32) * share[:, None]).to(here.dtype) * factor[None, :]
         part = tl.load(rows + place[:, None], wanted & inside[:, None], other=0.0)
-        part = widened(part, here, scale, column, wanted, place, inside, blocks, PER_SCALE)
+        part = widened(part, here, scale, column, wanted, place, inside, groups, GROUP_SIZE)
         sums = tl.dot(here, part, sums, input_precision="ieee")
         if KIND != ADD:
             part = tl.load(rows + (second * K + place)[:, None], wanted & inside[:, None], other=0.0)
-            part = widened(part, here, scale, second + column, wanted, place, inside, blocks, PER_SCALE)
+            part = widened(part, here, scale, second + column, wanted, place, inside, groups, GROUP_SIZE)
             passed = tl.dot(here, part, passed, input_precision="ieee")
-    if PER_SCALE == 1:
+    if GROUP_SIZE == -1:
         sums *= tl.load(scale + column[None, :], wanted, other=0.0)
         if KIND != ADD:
             passed *= tl.load(scale + second + column[None, :], wanted, other=0.0)
@@ -298,11 +299,6 @@ def power_of_2_within(most: int) -> int:
     return 1 << most.bit_length() >> 1
 
 
-def block_width(width: int, scales: int) -> int:
-    """Return how many numbers of a row of `width` share one of its `scales` scales; a power of two."""
-    return next_power_of_2(-(-width // scales))
-
-
 def product(
     hidden: Tensor,
     norm: tuple[Tensor, float] | None,
@@ -313,14 +309,14 @@ def product(
     turns: bool = False,
     scales: bool = False,
     after: Tensor | None = None,
-    scale: Tensor | None = None,
+    weight_scale: Tensor | None = None,
 ) -> None:
     """Compute RMSNorm(hidden) @ weight.T + bias for hidden [R, T, K] and weight [N, K].
 
     norm: weight and epsilon. kind: ADD adds it to out [R, T, N]. GATE for weight [2 N, K] and out = silu(first half of
     the product) * second half. HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it
     has a table and scales. after: weights of the next product, prefetched as far as those of this one leave room.
-    scale: float32 factors of int8, float8_e4m3fn or other weights, [N, 1] for rows or [N, S] for blocks of rows.
+    weight_scale: float32 factors of int8, float8_e4m3fn or other weights, [N, 1] for channels or [N, G] for groups.
     """
     lines, width = hidden.shape[0] * hidden.shape[1], hidden.shape[2]
     made = hidden if isinstance(out, Heads) else out
@@ -351,16 +347,16 @@ def product(
         missing = next_power_of_2(-(-left // after_step)) if left else 0
         after_sectors = power_of_2_within(min((AHEAD - prefetched) // (following.rows * SECTOR), missing))
         prefetched_next = min(left, after_sectors * after_step) * after.element_size() * following.rows
-    blocks = 0 if scale is None else scale.shape[1]
+    groups = 0 if weight_scale is None else weight_scale.shape[1]
     moved = weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * size
     launch(
         product_kernel,
         (tiles.number, tiles.blocks),
-        moved + (0 if scale is None else scale.numel() * scale.element_size()),
+        moved + (0 if weight_scale is None else weight_scale.numel() * weight_scale.element_size()),
         hidden,
         hidden if norm is None else norm[0],
         weight,
-        weight if scale is None else scale,
+        weight if weight_scale is None else weight_scale,
         weight if bias is None else bias,
         made,
         to,
@@ -368,9 +364,9 @@ def product(
         lines,
         columns,
         width,
-        blocks,
+        groups,
         0.0 if norm is None else norm[1],
-        PER_SCALE=block_width(width, blocks) if blocks > 1 else blocks,
+        GROUP_SIZE=group_size_of(width, groups) if groups > 1 else -groups,
         NORMS=norm is not None,
         BIASED=bias is not None,
         KIND=kind,

@@ -20,6 +20,7 @@ from tests.runtime.device.test_kernels import (
 )
 from tests.runtime.device.test_mutants import planted
 from tests.runtime.device.test_weights import CPU, passed, written
+from tools.device_programs import narrow_layers
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
@@ -32,8 +33,9 @@ from underpaint.models.decoder import Decoder
 from underpaint.models.layers import Layer
 from underpaint.runtime.conditions import ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.folder import DeviceModels
+from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.kernels.layers import ADD, GATE, product
+from underpaint.runtime.device.low_models import LowFiles
 from underpaint.runtime.device.providers import check_forward
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.device.weight_only import (
@@ -47,6 +49,8 @@ from underpaint.runtime.device.weights import decoder_bytes, read_decoder
 from underpaint.runtime.engines.context import EngineContext, EngineError, Quantization
 from underpaint.runtime.methods.trees.device import TreeForm
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.serve.models import ServedModels
+from underpaint.zoo.load import FOLDER
 
 INT8, FP8 = QUANTISED_TYPES.values()
 
@@ -58,11 +62,7 @@ def layers_of(model: Decoder) -> list[tuple[Layer, str, nn.Linear]]:
 
 
 def narrowed(model: Decoder, form: str) -> Decoder:
-    if form == "half":
-        for layer, name, linear in layers_of(model):
-            setattr(layer, name, WeightOnlyLinear(linear.weight.detach().half(), None, linear.bias))
-    else:
-        quantise_layers(model, QUANTISED_TYPES.get(form, INT8), 16 if form == "groups" else None)
+    narrow_layers(model, form)
     return model
 
 
@@ -82,8 +82,8 @@ def widened(model: Decoder) -> Decoder:
     [
         *((family, "int8") for family in FAMILIES),
         ("llamagen", "fp8"),
-        ("chameleon", "groups"),
-        ("learnt", "groups"),
+        ("chameleon", "int8/16"),
+        ("learnt", "int8/16"),
         ("shared keys", "half"),
     ],
 )
@@ -126,17 +126,17 @@ def test_each_number_is_rounded_to_the_nearest_that_its_group_has(
     assert (wide[weight == 0] == 0).all()
 
 
-def one_product(kind: int, lines: int, blocks: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def one_product(kind: int, lines: int, groups: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """A product by the kernel and by PyTorch in float64, with scales that differ by a factor of 50."""
     generator = torch.Generator().manual_seed(lines)
     width, columns = 100, 36
     steps = torch.randint(-127, 128, (columns, width), generator=generator).to(INT8)
-    scale = (0.02 + torch.rand(columns, blocks, generator=generator) ** 3) / 500
+    scale = (0.02 + torch.rand(columns, groups, generator=generator) ** 3) / 500
     hidden = torch.randn(1, lines, width, generator=generator).to(dtype)
-    wide = steps.double() * scale.double().repeat_interleave(-(-width // blocks) if blocks < 4 else 32, 1)[:, :width]
+    wide = steps.double() * scale.double().repeat_interleave(-(-width // groups) if groups < 4 else 32, 1)[:, :width]
     expected = hidden.double() @ wide.T
     out = torch.zeros(1, lines, columns // (2 if kind == GATE.value else 1), dtype=dtype)
-    product(hidden, None, steps, None, out, kind, scale=scale)
+    product(hidden, None, steps, None, out, kind, weight_scale=scale)
     if kind == GATE.value:
         gate, up = expected.chunk(2, dim=-1)
         expected = nn.functional.silu(gate) * up
@@ -144,24 +144,33 @@ def one_product(kind: int, lines: int, blocks: int, dtype: torch.dtype = torch.f
 
 
 @pytest.mark.parametrize("kind", [ADD.value, GATE.value])
-@pytest.mark.parametrize(("lines", "blocks"), [(1, 1), (40, 1), (3, 4), (40, 4)])
-def test_a_product_by_scaled_weights_is_pytorch_s(kind: int, lines: int, blocks: int) -> None:
-    actual, expected = one_product(kind, lines, blocks)
+@pytest.mark.parametrize(("lines", "groups"), [(1, 1), (40, 1), (3, 4), (40, 4)])
+def test_a_product_by_scaled_weights_is_pytorch_s(kind: int, lines: int, groups: int) -> None:
+    actual, expected = one_product(kind, lines, groups)
     torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5)
 
 
-def test_in_half_precision_only_the_sums_are_scaled() -> None:
-    """Rounded once: scaled weights of half precision would differ from those of the file."""
-    actual, expected = one_product(ADD.value, 3, 1, torch.float16)
-    torch.testing.assert_close(actual, expected, rtol=2**-11, atol=1e-4)
+@pytest.mark.parametrize("kind", [ADD.value, GATE.value])
+def test_in_half_precision_only_the_sums_are_scaled(kind: int) -> None:
+    """Scaled weights of half precision would differ from those of the file; sums are rounded once before a gate."""
+    actual, expected = one_product(kind, 3, 1, torch.float16)
+    torch.testing.assert_close(actual, expected, rtol=2**-11 if kind == ADD.value else 2**-9, atol=1e-4)
+
+
+def test_a_layer_keeps_its_numbers_where_it_is_moved() -> None:
+    layer = WeightOnlyLinear(*quantised(torch.randn(5, 8), FP8), torch.zeros(5))
+    before = layer.widened()
+    moved = nn.Sequential(layer).to("cpu", torch.float16)[0]
+    assert (moved.weight.dtype, moved.scale.dtype, moved.bias.dtype) == (FP8, torch.float32, torch.float16)
+    assert torch.equal(moved.widened(), before)
 
 
 BUGS = {
     "one scale for all": ("sums *= tl.load(scale + column", "sums *= tl.load(scale + 0 * column"),
-    "no scales": ("if PER_SCALE == 1", "if PER_SCALE == 9"),
+    "no scales": ("if GROUP_SIZE == -1", "if GROUP_SIZE == -9"),
     "the first half's scales": ("passed *= tl.load(scale + second + column", "passed *= tl.load(scale + column"),
-    "the first block's scales": ("(place // PER_SCALE)", "(0 * place)"),
-    "the first half's blocks": ("here, scale, second + column, wanted", "here, scale, column, wanted"),
+    "the first block's scales": ("(place // GROUP_SIZE)", "(0 * place)"),
+    "the first half's groups": ("here, scale, second + column, wanted", "here, scale, column, wanted"),
 }
 
 
@@ -169,8 +178,8 @@ BUGS = {
 def test_a_wrong_scale_is_seen(bug: str) -> None:
     def right() -> bool:
         for kind in (ADD.value, GATE.value):
-            for blocks in (1, 4):
-                actual, expected = one_product(kind, 3, blocks)
+            for groups in (1, 4):
+                actual, expected = one_product(kind, 3, groups)
                 if not torch.allclose(actual, expected, rtol=2e-5, atol=2e-5):
                     return False
         return True
@@ -208,7 +217,7 @@ def test_weights_are_read_without_widening_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, quantization: Quantization | None
 ) -> None:
     forms = {
-        "blocks": GraphFormat(eight_bits=True),
+        "groups": GraphFormat(eight_bits=True),
         "rows": GraphFormat(stored="fp16", scaled=True),
         "half": GraphFormat(stored="fp16"),
     }
@@ -229,7 +238,7 @@ def test_weights_are_read_without_widening_them(
                 assert type(linear) is nn.Linear, "its queries are stored with another scale"
                 continue
             assert isinstance(linear, WeightOnlyLinear)
-            stored = {"blocks": INT8, "rows": INT8 if linear.weight.numel() >= 4096 else torch.float16}
+            stored = {"groups": INT8, "rows": INT8 if linear.weight.numel() >= 4096 else torch.float16}
             expected = QUANTISED_TYPES[quantization] if quantization else stored.get(form, torch.float16)
             assert linear.weight.dtype == expected, (form, name)
             assert torch.equal(linear.widened(), plain.weight)
@@ -258,7 +267,9 @@ def test_weights_that_are_not_finite_are_not_quantised(tmp_path: Path) -> None:
     with torch.no_grad():
         model.layers[1].down.weight[0, 0] = float("nan")
     decoder = written(model, tmp_path, GraphFormat())._replace(quantization="fp8")
-    with pytest.raises(EngineError, match=r"layers\.1\.down: expected finite weights to quantise"):
+    with pytest.raises(
+        EngineError, match=r"layers\.1\.down: expected finite weights to quantise, got infinity or NaN; export"
+    ):
         read_decoder(decoder, CPU, narrow=True)
 
 
@@ -297,3 +308,37 @@ def test_a_quantised_target_has_a_name_of_its_own() -> None:
     )
     assert plain.fingerprint() | {"quantization": "int8"} == rounded.fingerprint() != plain.fingerprint()
     assert (plain.title(), rounded.title()) == ("64 px", "64 px, int8 weights")
+    served = [
+        ServedModels.open_folder(FOLDER, 64, None, "device", context=EngineContext(quantization=one)).name
+        for one in (None, "fp8")
+    ]
+    assert served == ["textured-scenes", "textured-scenes-fp8"]
+
+
+def test_every_decoder_of_a_quantised_pipeline_is_quantised() -> None:
+    pipeline = Pipeline.open(resolution=128, backend="device", context=EngineContext(quantization="int8"))
+    drafter = pipeline.loaded_drafter
+    assert drafter is not None
+    decoders = [pipeline.high.decoder, drafter.decoder, LowFiles.of(pipeline, 2, "latent", 1).target]
+    assert [one.quantization for one in decoders] == ["int8"] * 3
+
+
+def test_only_the_device_takes_quantised_weights() -> None:
+    with pytest.raises(EngineError, match=r"quantization: expected backend 'device', whose kernels .*, got 'cpu'"):
+        Pipeline.open(resolution=64, context=EngineContext(quantization="int8"))
+    with pytest.raises(EngineError, match="quantization must be int8, fp8 or None, got 'int4'"):
+        EngineContext(quantization="int4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("quantization", "shares"), [(None, (1, 1)), ("int8", (0.25, 1.25))])
+def test_the_memory_estimate_counts_a_second_target_for_an_eager_loop(
+    tmp_path: Path, quantization: Quantization | None, shares: tuple[float, float]
+) -> None:
+    """Where the device's weights are narrow; the target's matrices are nearly all of it."""
+    model = model_of(replace(FAMILIES["llamagen"], dim=64, hidden=512))
+    decoder = written(model, tmp_path, GraphFormat())._replace(quantization=quantization)
+    whole = decoder_bytes(decoder, narrow=False)
+    folder = FolderModels(decoder, None)
+    assert [folder.weight_bytes(True, eager) / whole for eager in (False, True)] == pytest.approx(shares, rel=0.1)
+    assert folder.weight_bytes(False, False) == whole
+    assert folder.weight_bytes(False, True) == 2 * whole
