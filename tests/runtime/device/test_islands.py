@@ -26,7 +26,7 @@ from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 from underpaint.runtime.device.runner import DeviceError, DeviceRunner
 from underpaint.runtime.device.sampler_weights import read_enlarger
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch
-from underpaint.runtime.device.weights import stored_numbers
+from underpaint.runtime.device.weights import decoder_bytes, stored_numbers
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.methods.multi_scale.device import island_envelope
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
@@ -222,7 +222,9 @@ def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.Mo
         methods = [build_method(name, resolve(name, 1.0), pipeline.tables) for name in names]
         buffers = plan_drawing(pipeline, methods, pipeline.sampling, torch.device("cpu"), 2).needed
         byte_counts[-1] -= buffers
-    assert byte_counts[1] - byte_counts[0] > 4 * stored_numbers(low.located)
+    enlarger = pipeline.low.networks("latent", 2)[0]
+    assert byte_counts[1] - byte_counts[0] == decoder_bytes(low) + 4 * stored_numbers(enlarger)
+    assert stored_numbers(low.located) < decoder_bytes(low) < 4 * stored_numbers(low.located)  # layers in 8 bits
     narrow = build_method("mulo", resolve("mulo", 1.0, settings=["draft_window=9"]), pipeline.tables)
     with pytest.raises(DeviceError, match=r"method 'mulo': draft_window: expected 1\.\.8"):
         plan_drawing(pipeline, [narrow], pipeline.sampling, torch.device("cpu"), 1)
