@@ -187,6 +187,10 @@ _WRITTEN: Final = (
         "costs=costs_model.json: the curve was measured with another",
     ),
     (
+        "generate FOX --out x.png --method sequoia --set costs=costs_model.json --backend device --quantization int8",
+        "costs=costs_model.json: the curve was measured with other weights than --quantization int8; leave one of the",
+    ),
+    (
         "generate FOX --out x.png --method roofline --set costs=costs_model_text.json",
         "model: expected an object, got 'another'",
     ),
