@@ -120,7 +120,7 @@ class StoredWeights:
             dtype: Type of the inputs that it is multiplied with.
 
         Returns:
-            Weights [N, K] and scales [N, S] or None, as `weight_only.WeightOnlyLinear` has them.
+            Weights [N, K] and scales [N, G] or None, as `weight_only.WeightOnlyLinear` has them.
         """
         tensor, depth = self._raw(name), matrix_depths(config)[name.rpartition(".")[2]]
         if tensor.dtype == torch.int8:
