@@ -85,9 +85,9 @@ MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="Settings of the methods: tuned (the fastest on the shipped models), paper, eagle-code (paper, but "
-        "eagle2 grows the tree of EAGLE's released code), or a file from `underpaint tune`. Default: tuned for "
-        "the shipped models and their family, paper for published and live models.",
+        help="Settings of the methods: tuned (chosen by `underpaint tune` on the shipped models), paper, eagle-code "
+        "(paper, but eagle2 grows the tree of EAGLE's released code), or a file from `underpaint tune`. Default: "
+        "tuned for the shipped models and their family, paper for published and live models.",
         show_default=False,
     ),
 ]

@@ -40,7 +40,7 @@ Family: TypeAlias = Literal["tree", "grid", "jacobi"]
 target itself drafts."""
 PresetName: TypeAlias = Literal["tuned", "paper"]
 TUNED: Final = "tuned"
-"""The best settings measured on the shipped models; the default."""
+"""Settings that `underpaint tune` chose on the shipped models; the default."""
 PAPER: Final = "paper"
 """The published settings, from the method's paper or its authors' code."""
 PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
@@ -49,6 +49,15 @@ EAGLE_CODE: Final = "eagle-code"
 PUBLISHED_CODES: Final = 16384
 """Codebook size of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
 
+TUNED_ON: Final = "`underpaint tune` at 128 px (benchmarks/results/tuned-128.json)"
+"""The source of settings that tuning chose."""
+KEPT: Final = "an earlier choice, kept because tuning found no settings within its quality bound"
+"""The source of settings of the preset `tuned` that tuning did not choose."""
+TUNED_ABOVE_ZERO: Final = f"above temperature 0: {TUNED_ON}; at 0: {KEPT}"
+TUNED_AT_ZERO: Final = f"at temperature 0: {TUNED_ON}; above: {KEPT}"
+EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
+"""The source of settings that tuning does not try."""
+
 MOST_PUBLISHED_K: Final = 1000
 """The largest number of near codes that a paper's settings pool on those models (LANTERN, arXiv 2410.03355)."""
 
@@ -56,7 +65,8 @@ MOST_PUBLISHED_K: Final = 1000
 class MethodConfig(ABC):
     """The configuration of a method, an immutable value: the names of its parts and all non-default settings.
 
-    family: how the method decodes an image; see `Family`.
+    Attributes:
+        family: How the method decodes an image; see `Family`.
     """
 
     __slots__ = ()
@@ -153,7 +163,12 @@ class LoopConfig(MethodConfig):
 
 @dataclass(frozen=True, slots=True)
 class LoopMethod(DecodingMethod):
-    """A loop that is ready to draw. opener: implements `open` with the loop's settings."""
+    """A loop that is ready to draw.
+
+    Attributes:
+        config: The configuration of the loop.
+        opener: Implements `open` with the loop's settings.
+    """
 
     config: LoopConfig
     opener: Callable[[PipelineModels, Condition, SamplingParams], DecodingSession]
@@ -164,9 +179,12 @@ class LoopMethod(DecodingMethod):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A method's settings above temperature 0 (`sampled`) and at 0 (`greedy`).
+    """A method's settings and their sources.
 
-    sources: the source of each setting, by its name: a measured result, a paper, its code, or "our guess: ...".
+    Attributes:
+        sampled: The settings above temperature 0.
+        greedy: The settings at temperature 0.
+        sources: The source of each setting, by its name: a measured result, a paper, its code, or "our guess: ...".
     """
 
     sampled: MethodConfig

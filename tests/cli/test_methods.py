@@ -37,7 +37,7 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
 
 def test_the_line_of_settings_has_those_of_every_part():
     """What the column of sources names has a value."""
-    skipping = settings_line(resolve("vvs", 1.0).to_dict())
+    skipping = settings_line(resolve("vvs", 1.0, settings=["skipping.every=3", "skipping.longest=3"]).to_dict())
     assert {"skipping.every=3", "skipping.longest=3"} <= set(skipping.split(", "))
     beside = settings_line(resolve("roofline", 1.0).to_dict())
     assert "drawn.chain=block, drawn.tree=without_replacement" in beside

@@ -19,14 +19,17 @@ from underpaint.runtime.methods.method import (
     PipelineModels,
     SessionTimers,
 )
-from underpaint.runtime.methods.registry import METHODS, LoopConfig, LoopMethod, MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS, TUNED_AT_ZERO, LoopConfig, LoopMethod, MethodSpec, Preset
 
 
 @dataclass(frozen=True, slots=True)
 class ZiparConfig(LoopConfig):
     """ZipAR's row fronts, which use only the target; see `algos.spatial.zipar.zipar`.
 
-    window: None decodes in raster order, which is plain autoregression.
+    Attributes:
+        window: Tokens by which a row opens behind the row above; None decodes in raster order, which is plain
+            autoregression.
+        adaptive: Whether the first token of a row is held back, and tested again as the window grows.
     """
 
     window: Annotated[Cells | None, Tune((1, 2, 3, 4, 6, 8))] = 4
@@ -63,17 +66,11 @@ class ZiparConfig(LoopConfig):
         )
 
 
-_EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/mulo-sd.md)"
-_NARROWEST: Final = (
-    "measured on earlier models (git show cd40511:docs/results/settings.md); the narrowest whose "
-    "pictures the judge did not read worse than AR's"
-)
-
 METHODS.register(
     MethodSpec(
         "zipar",
         "ZipAR: the target alone draws several rows in parallel, without drafts; the control for MuLo-SD",
-        Preset(ZiparConfig(), ZiparConfig(), {"window": _EARLIER}),
+        Preset(ZiparConfig(), ZiparConfig(6), {"window": TUNED_AT_ZERO}),
         Preset(
             ZiparConfig(window=8),
             ZiparConfig(window=8),
@@ -85,7 +82,7 @@ METHODS.register(
     MethodSpec(
         "zipar-adaptive",
         "ZipAR with adaptive windows: a row starts once its first token no longer changes as the row above grows",
-        Preset(ZiparConfig(2, adaptive=True), ZiparConfig(3, adaptive=True), {"window": _NARROWEST}),
+        Preset(ZiparConfig(2, adaptive=True), ZiparConfig(6, adaptive=True), {"window": TUNED_AT_ZERO}),
         Preset(
             ZiparConfig(window=8, adaptive=True),
             ZiparConfig(window=8, adaptive=True),
@@ -129,7 +126,6 @@ class JacobiFrontsConfig(JacobiFronts, LoopConfig):
 
 
 _PJD: Final = "arXiv 2606.05703 (PJD)"
-_TUNED: Final = JacobiFrontsConfig(4, 2, "left", "all")
 _PAPER: Final = JacobiFrontsConfig(6, 6, "uniform", "top")
 
 METHODS.register(
@@ -137,13 +133,9 @@ METHODS.register(
         "pjd",
         "PJD: several rows in parallel, each with a Jacobi window",
         Preset(
-            _TUNED,
-            _TUNED,
-            {
-                "lead, window, refill, redraw": (
-                    "measured on earlier models (git show cd40511:docs/results/settings.md)"
-                )
-            },
+            JacobiFrontsConfig(4, 2, "left", "all"),
+            JacobiFrontsConfig(3, 4, "left", "all"),
+            {"lead, window, refill, redraw": TUNED_AT_ZERO},
         ),
         Preset(
             _PAPER,

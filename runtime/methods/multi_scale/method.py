@@ -21,26 +21,33 @@ from underpaint.runtime.methods.method import (
 )
 from underpaint.runtime.methods.multi_scale.low_rows import LowRows, TimedResampler
 from underpaint.runtime.methods.multi_scale.sessions import MuloSession, preview_session
-from underpaint.runtime.methods.registry import METHODS, LoopConfig, MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS, TUNED_ON, LoopConfig, MethodSpec, Preset
 
 
 @dataclass(frozen=True, slots=True)
 class MuloConfig(Repair, LoopConfig):
     """The settings of MuLo-SD: of the repair (see `algos.spatial.mulo.Repair`), the rule and the drafts.
 
-    The defaults are the best settings measured on the shipped models (docs/explanation/scenes.md): serial repair, with
-    each row two cells behind the row above.
+    The defaults repair serially, with each row two cells behind the row above.
 
-    tau: the pooled rule keeps a draft token if the target gives it and its `k` nearest codes at least this probability;
-    0 keeps all, above 1 none. k: number of codes pooled with a token; 0 pools all codes of the table, None pools none.
-    rule: "pooled" is MuLo-SD's own rule; "lantern" accepts with the token's probability plus that of near codes up to
-    `delta`; "exact" accepts with the token's probability.
-    rows: low rows drafted per cycle; None drafts the whole image at once.
-    resampler: a name in `runtime.resampling.registry.RESAMPLERS`. ratio: side of the image over the low image's side.
-    draft_window, draft_adaptive: row fronts of the low target; None is raster order. draft_int8: whether to use an
-    8-bit low target, whose drafts are verified in float32 anyway; None uses one if the folder has it.
-    greedy: whether to decode at temperature 0. Rules then read the distributions at temperature 1, where thresholds are
-    meaningful.
+    Attributes:
+        order: See `Repair`.
+        window: See `Repair`.
+        tau: The pooled rule keeps a draft token if the target gives it and its `k` nearest codes at least this
+            probability; 0 keeps all, above 1 none.
+        k: Number of codes pooled with a token; 0 pools all codes of the table, None pools none.
+        rows: Low rows drafted per cycle; None drafts the whole image at once.
+        rule: "pooled" is MuLo-SD's own rule; "lantern" accepts with the token's probability plus that of near codes up
+            to `delta`; "exact" accepts with the token's probability.
+        delta: The largest probability of near codes that "lantern" adds.
+        resampler: A name in `runtime.resampling.registry.RESAMPLERS`.
+        ratio: Side of the image over the low image's side.
+        draft_window: Window of the low target's row fronts; None is raster order.
+        draft_adaptive: Whether the low target's window is adaptive; see `zipar`.
+        draft_int8: Whether to use an 8-bit low target, whose drafts are verified in float32 anyway; None uses one if
+            the folder has it.
+        greedy: Whether to decode at temperature 0. Rules then read the distributions at temperature 1, where thresholds
+            are meaningful.
     """
 
     order: Order = "serial"
@@ -155,14 +162,10 @@ class MuloMethod(DecodingMethod):
         return MuloSession(timers, target.model, drafter, self, rows * config.ratio)
 
 
-_EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/mulo-sd.md)"
-_LOW_IN_8_BITS: Final = "measured: on 48 prompts apart (docs/explanation/mulo-sd.md); not in the papers"
-_MEASURED: Final[Mapping[str, str]] = {
-    "draft_window": "measured: on 100 prompts apart from those reported (docs/explanation/scenes.md)",
-    "tau, window": "measured: on 40 prompts apart from those reported (docs/explanation/scenes.md)",
-    "k": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
-    "radius": _EARLIER,
-    "draft_int8": _LOW_IN_8_BITS,
+_TUNED_SOURCES: Final[Mapping[str, str]] = {
+    "tau, k, radius": TUNED_ON,
+    "window, draft_window": f"{TUNED_ON}; None, raster order, was not tuned",
+    "draft_int8": "measured: on 48 prompts apart (docs/explanation/mulo-sd.md); not in the papers",
 }
 _GUESS: Final = "our guess: the paper does not publish it"
 _MULO: Final = "arXiv 2601.05149"
@@ -171,11 +174,12 @@ _MULO: Final = "arXiv 2601.05149"
 def _mulo(
     name: str,
     summary: str,
-    tuned: MuloConfig,
+    sampled: MuloConfig,
+    greedy: MuloConfig,
     paper: MuloConfig,
     sources: Mapping[str, str],
-    measured: Mapping[str, str] = _MEASURED,
 ) -> MethodSpec:
+    """Make a method; `sampled` and `greedy` are its tuned settings above temperature 0 and at 0."""
     guessed = {
         "tau": f"{_GUESS} (it was chosen to equal LANTERN's GenEval score)",
         "k, rows": _GUESS,
@@ -184,7 +188,7 @@ def _mulo(
     return MethodSpec(
         name,
         summary,
-        Preset(tuned, tuned.at_zero(), measured),
+        Preset(sampled, greedy.at_zero(), _TUNED_SOURCES),
         Preset(paper, paper.at_zero(), {**guessed, **sources}),
     )
 
@@ -205,20 +209,17 @@ _PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=No
 for _spec in (
     _mulo(
         "mulo",
-        "MuLo-SD: drafted at half the resolution; rejected cells and those around them are redrawn as one region",
-        MuloConfig(),
+        "MuLo-SD: drafted at half the resolution; rejected cells and those within a radius are redrawn as one region",
+        MuloConfig(radius=0),
+        MuloConfig(tau=0.2),
         _PAPER_V1,
         _V1,
-        {
-            "tau, k": "measured: on 12 prompts apart, for 'mulo-islands' then",
-            "radius, window": _EARLIER,
-            "draft_int8": _LOW_IN_8_BITS,
-        },
     ),
     _mulo(
         "mulo-islands",
         "MuLo-SD with rows in parallel: in drafting, and in the repair of separate islands",
-        MuloConfig(tau=0.6, radius=0, order="islands", window=1, draft_window=4),
+        MuloConfig(tau=0.1, radius=0, order="islands", window=1, draft_window=4),
+        MuloConfig(tau=0.5, radius=0, order="islands", window=1, draft_window=4),
         MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres", draft_int8=False),
         _ISLANDS,
     ),
@@ -226,12 +227,9 @@ for _spec in (
         "mulo-raster",
         "MuLo-SD's ablation: everything after the first rejected cell is redrawn",
         MuloConfig(reject="raster", window=None),
+        MuloConfig(tau=0.2, reject="raster", window=None),
         MuloConfig(tau=0.3, k=30, reject="raster", window=None, draft_int8=False),
         {**_V1, "reject": f"{_MULO}: the ablation of local repair"},
-        {
-            "tau, k, radius, window": "not tuned: an ablation, at the threshold of 'mulo'",
-            "draft_int8": _LOW_IN_8_BITS,
-        },
     ),
 ):
     METHODS.register(_spec)

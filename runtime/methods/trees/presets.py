@@ -128,28 +128,28 @@ for _spec in (
         "lantern",
         ("eagle2", "lantern"),
         "LANTERN: EAGLE-2's tree; the probability of neighbouring codes counts towards acceptance, up to a bound",
-        (chosen.SHORT_TREE, chosen.LANTERN),
+        (chosen.LANTERN_TREE, chosen.LANTERN),
         (chosen.PAPER_TREE, chosen.PAPER_LANTERN),
     ),
     _method(
         "lantern++",
         ("eagle1", "lantern_pp"),
         "LANTERN++: EAGLE-1's static tree; neighbouring codes count, in proportion to the token's probability",
-        (chosen.STATIC, chosen.RELATIVE),
+        (chosen.LANTERN_PP_WIDTHS, chosen.RELATIVE),
         (chosen.PAPER_STATIC, chosen.PAPER_RELATIVE),
     ),
     _method(
         "adt+lantern",
         ("adt", "lantern"),
         "ADT-Tree's tree with LANTERN's acceptance",
-        (chosen.ADAPTIVE, chosen.LANTERN),
+        (chosen.LANTERN_ADAPTIVE, chosen.ADT_LANTERN),
         (chosen.PAPER_ADAPTIVE, chosen.PAPER_LANTERN),
     ),
     _method(
         "adt+lantern++",
         ("adt", "lantern_pp"),
         "ADT-Tree's tree with LANTERN++'s acceptance",
-        (chosen.ADAPTIVE, chosen.RELATIVE_ON_CHAINS),
+        (chosen.LANTERN_ADAPTIVE, chosen.RELATIVE_ON_CHAINS),
         (chosen.PAPER_ADAPTIVE, chosen.PAPER_RELATIVE),
     ),
     _method(
@@ -170,7 +170,7 @@ for _spec in (
         "ensemble",
         ("chain", "ensemble"),
         "static ensemble: a chain, verified against a mixture of drafter and target, as in transformers",
-        (chosen.CHAIN, chosen.ENSEMBLE),
+        (chosen.RELAXED_CHAIN, chosen.ENSEMBLE),
         (chosen.PAPER_CHAIN, chosen.ENSEMBLE),
     ),
     _method(
@@ -184,13 +184,13 @@ for _spec in (
         "hsd",
         ("chain", "hsd"),
         "HSD as released: block verification, but the chain's end is accepted by the joint ratio",
-        (chosen.CHAIN, chosen.HSD),
+        (chosen.RELAXED_CHAIN, chosen.HSD),
         (chosen.PAPER_CHAIN, chosen.HSD),
     ),
     MethodSpec(
         "vvs",
         "VVS: LANTERN on EAGLE-2's tree; some cycles commit a path without a target pass",
-        _preset("eagle2", "lantern", chosen.SHORT_TREE, chosen.LANTERN, chosen.SKIPPING),
+        _preset("eagle2", "lantern", chosen.VVS_TREE, chosen.VVS_LANTERN, chosen.SKIPPING),
         _preset(
             "eagle2",
             "lantern",
@@ -208,14 +208,14 @@ for _spec in (
         "whichever of chains, trees and Jacobi windows gives most expected tokens per millisecond on the measured cost "
         "curve",
         *(
-            _preset("roofline", "point", chosen.OURS, chosen.PLAIN, window=chosen.NONE, drawn=chosen.NONE)
-            for _ in range(2)
+            _preset("roofline", "point", policy, chosen.PLAIN, window=chosen.NONE, drawn=chosen.NONE)
+            for policy in (chosen.ROOFLINE, chosen.OURS)
         ),
     ),
     MethodSpec(
         "roofline+lantern",
         "roofline's trees and windows with LANTERN's acceptance",
-        _preset("roofline", "lantern", chosen.OURS, chosen.LANTERN, window=chosen.NONE),
+        _preset("roofline", "lantern", chosen.OURS, chosen.ROOFLINE_LANTERN, window=chosen.NONE),
         _preset("roofline", "lantern", chosen.OURS, chosen.PAPER_LANTERN, window=chosen.NONE),
     ),
 ):

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from underpaint.runtime.methods.registry import MOST_PUBLISHED_K, no_settings
+from underpaint.runtime.methods.registry import (
+    EARLIER,
+    KEPT,
+    MOST_PUBLISHED_K,
+    TUNED_ABOVE_ZERO,
+    TUNED_ON,
+    no_settings,
+)
 from underpaint.runtime.methods.settings import SettingValue
 
 NONE: Final = no_settings()
@@ -12,7 +19,13 @@ NO_SOURCES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class PolicySettings(NamedTuple):
-    """A policy's settings and their sources. greedy: the settings at temperature 0; None if they are the same."""
+    """A policy's settings and their sources.
+
+    Attributes:
+        settings: The settings above temperature 0.
+        sources: The source of each setting, by its name.
+        greedy: The settings at temperature 0; None if they are the same.
+    """
 
     settings: Mapping[str, SettingValue] = NONE
     sources: Mapping[str, str] = NO_SOURCES
@@ -20,7 +33,14 @@ class PolicySettings(NamedTuple):
 
 
 class RuleSettings(NamedTuple):
-    """A rule's settings above temperature 0, its greedy variant's at 0, and sources. published_k: see `TreeConfig`."""
+    """A rule's settings and their sources.
+
+    Attributes:
+        sampled: The rule's settings above temperature 0.
+        greedy: The settings of its greedy variant at temperature 0.
+        sources: The source of each setting, by its name.
+        published_k: See `TreeConfig`.
+    """
 
     sampled: Mapping[str, SettingValue] = NONE
     greedy: Mapping[str, SettingValue] = NONE
@@ -28,25 +48,31 @@ class RuleSettings(NamedTuple):
     published_k: int | None = None
 
 
-TUNING: Final = "measured: on 8 to 16 prompts apart from those reported (docs/explanation/scenes.md)"
-EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
-TREE: Final = PolicySettings(
-    {"depth": 5, "top_k": 2, "total_tokens": 3}, {"depth, top_k": EARLIER, "total_tokens": TUNING}
+def _tuned(
+    settings: Mapping[str, SettingValue],
+    greedy: Mapping[str, SettingValue] | None = None,
+    source: str = TUNED_ON,
+    other_sources: Mapping[str, str] = NO_SOURCES,
+) -> PolicySettings:
+    """Make settings; `source` is that of all settings except those in `other_sources`."""
+    names = [name for name in {**settings, **(greedy or {})} if name not in other_sources]
+    return PolicySettings(settings, {", ".join(names): source, **other_sources}, greedy)
+
+
+CHAIN: Final = _tuned({"length": 2})
+RELAXED_CHAIN: Final = _tuned({"length": 5}, {"length": 2})
+STATIC: Final = _tuned({"widths": (2, 1, 1)})
+LANTERN_PP_WIDTHS: Final = _tuned({"widths": (1, 1, 1, 1)}, {"widths": (2, 2, 1, 1, 1)}, TUNED_ABOVE_ZERO)
+JUDGED_TREE: Final = _tuned({"widths": (2, 1, 1, 1)}, {"widths": (2, 1, 1)})
+TREE: Final = _tuned({"depth": 5, "top_k": 2, "total_tokens": 3})
+LANTERN_TREE: Final = _tuned({"depth": 3, "top_k": 2, "total_tokens": 4}, {"depth": 6, "top_k": 2, "total_tokens": 20})
+VVS_TREE: Final = _tuned({"depth": 3, "top_k": 1, "total_tokens": 10}, {"depth": 5, "top_k": 1, "total_tokens": 20})
+OPT: Final = _tuned(
+    {"total_tokens": 8, "threshold": 0.7, "max_depth": 8},
+    other_sources={"max_depth": "a bound that the threshold comes before"},
 )
-SHORT_TREE: Final = PolicySettings(
-    {"depth": 6, "top_k": 2, "total_tokens": 4}, {"depth, top_k": EARLIER, "total_tokens": TUNING}
-)
-ADAPTIVE: Final = PolicySettings(
-    {"start_depth": 4, "max_depth": 8, "start_width": 1, "max_width": 1, "total_tokens": 8},
-    {
-        "start_depth, max_depth": EARLIER,
-        "total_tokens": TUNING,
-        "start_width, max_width": "measured: on two cores every branch costs more than it brings, and one chain is "
-        "drafted in a single call",
-    },
-)
-STATIC: Final = PolicySettings({"widths": (2, 2, 1, 1, 1)}, {"widths": EARLIER})
-CHAIN: Final = PolicySettings({"length": 5}, {"length": EARLIER})
+ADAPTIVE: Final = _tuned({"start_depth": 4, "max_depth": 8, "start_width": 1, "max_width": 1, "total_tokens": 8})
+LANTERN_ADAPTIVE: Final = _tuned(ADAPTIVE.settings, source=TUNED_ABOVE_ZERO)
 CONTROL_SOURCE: Final = "measured, so that the mean depth is ADT-Tree's"
 CONTROL_CHAIN: Final = PolicySettings(
     {"mean_depth": 1.32, "top_k": 1},
@@ -63,56 +89,47 @@ RANKED: Final = {"acceptance": (0.5187, 0.1089, 0.0641, 0.043)}
 RANKED_AT_ZERO: Final = {"acceptance": (0.4031, 0.1451, 0.0775, 0.0531)}
 PLANNED: Final = PolicySettings(
     {**RANKED, "max_depth": 8},
-    {"acceptance": BY_RANK, "max_depth": EARLIER},
+    {"acceptance": BY_RANK, "max_depth": TUNED_ON},
     {**RANKED_AT_ZERO, "max_depth": 8},
 )
-OPT: Final = PolicySettings(
-    {"total_tokens": 6, "threshold": 0.4, "max_depth": 8},
-    {"total_tokens, threshold": EARLIER, "max_depth": "a bound that the threshold comes before"},
-    {"total_tokens": 8, "threshold": 0.2, "max_depth": 8},
-)
-JUDGED_TREE: Final = PolicySettings({"widths": (2, 1, 1, 1)}, {"widths": EARLIER})
 
 STANDARD: Final[Mapping[str, SettingValue]] = {"residual": "standard"}
 LANTERN: Final = RuleSettings(
     {"delta": 0.8, **STANDARD},
     {"delta": 0.6},
-    {"k, delta": f"{TUNING}; k: 250 of 4,096 codes, the share of arXiv 2410.03355", "residual": EARLIER},
+    {"delta": TUNED_ON, "k": "250 of 4,096 codes, the share of arXiv 2410.03355", "residual": EARLIER},
     MOST_PUBLISHED_K,
 )
+ADT_LANTERN: Final = LANTERN._replace(sources={**LANTERN.sources, "delta": TUNED_ABOVE_ZERO})
+ROOFLINE_LANTERN: Final = LANTERN._replace(sources={**LANTERN.sources, "delta": KEPT})
+VVS_LANTERN: Final = LANTERN._replace(greedy={"delta": 0.8})
 RELATIVE: Final = RuleSettings(
-    {"k": 10, "factor": 5.0, **STANDARD}, {"k": 10, "factor": 5.0}, {"k, factor, residual": EARLIER}
+    {"k": 10, "factor": 10.0, **STANDARD},
+    {"k": 10, "factor": 5.0},
+    {"factor": TUNED_ABOVE_ZERO, "k, residual": EARLIER},
 )
 RELATIVE_ON_CHAINS: Final = RuleSettings(
-    {"k": 20, "factor": 3.0, **STANDARD}, {"k": 20, "factor": 3.0}, {"k, factor, residual": EARLIER}
+    {"k": 20, "factor": 10.0, **STANDARD}, {"k": 20, "factor": 3.0}, RELATIVE.sources
 )
 
-ENSEMBLE: Final = RuleSettings({"weight": 0.7}, {}, {"weight": "our guess: neither preset was tuned"})
+ENSEMBLE: Final = RuleSettings({"weight": 0.7}, {}, {"weight": "our guess; neither preset was tuned for it"})
 HSD: Final = RuleSettings({"end": "joint"}, {}, {"end": "arXiv 2601.05724 (HSD), released code, which is not lossless"})
 FLY: Final = RuleSettings(
-    {"threshold": 0.3, "window": 2},
-    {"threshold": 0.3, "window": 2},
-    {"threshold": "arXiv 2511.22972 (FLy), released configuration", "window": "our guess: fits chains of 5 drafts"},
+    {"threshold": 0.3, "window": 1}, {"threshold": 0.6, "window": 2}, {"threshold, window": TUNED_ON}
 )
 PAPER_FLY: Final = RuleSettings(
     {"threshold": 0.3, "window": 5},
     {"threshold": 0.3, "window": 5},
     {"threshold, window": "arXiv 2511.22972 (FLy), released configuration: win_len = 6 counts the rejection itself"},
 )
-DELAYED: Final = PolicySettings(
-    {"paths": 2, "trunk": 2, "branch": 2},
-    {"paths, trunk, branch": "our guess: within the paper's ranges, 1 to 4 paths and up to 8 tokens"},
-    {"length": 4},
-)
+DELAYED: Final = _tuned({"paths": 2, "trunk": 0, "branch": 2}, {"length": 2})
 PAPER_DELAYED: Final = PolicySettings(
     {"paths": 3, "trunk": 3, "branch": 5},
     {"paths, trunk, branch": "our guess: arXiv 2602.16994 chooses them by a trained selector, 1 to 4 and 0 to 8"},
     {"length": 8},
 )
-BUNDLE: Final = PolicySettings(
-    {"paths": 2, "trunk": 0, "branch": 4},
-    {"paths, branch": "our guess: paths as long as those of 'delayed'", "trunk": "the paths part at the root"},
-    {"length": 4},
+BUNDLE: Final = _tuned(
+    {"paths": 1, "trunk": 0, "branch": 1}, {"length": 2}, other_sources={"trunk": "the paths part at the root"}
 )
 PAPER_BUNDLE: Final = PolicySettings(
     {"paths": 3, "trunk": 0, "branch": 8},
@@ -187,13 +204,12 @@ PAPER_RELATIVE: Final = RuleSettings(
     },
     20,
 )
-OURS: Final = PolicySettings(sources={"all": "our own method: there is no paper, both presets are the same"})
+OURS: Final = PolicySettings(sources={"all": "our own method: there is no paper"})
+ROOFLINE: Final = PolicySettings({"max_depth": 6}, {"max_depth": TUNED_ON}, NONE)
 PLAIN: Final = RuleSettings()
 VVS: Final = "arXiv 2511.13587 (VVS)"
-SKIPPING: Final = PolicySettings(
-    {"every": 3, "longest": 3},
-    {"every, longest, schedule": f"{EARLIER}; skipping by similarity was no faster"},
-    {"every": 4, "longest": 4},
+SKIPPING: Final = _tuned(
+    {"every": 6, "longest": 2}, other_sources={"schedule": f"{EARLIER}; skipping by similarity was no faster"}
 )
 PAPER_SKIPPING: Final = PolicySettings(
     {"every": 4, "longest": 5},

@@ -25,7 +25,17 @@ from underpaint.runtime.methods.method import (
     RuleWatcher,
     SessionTimers,
 )
-from underpaint.runtime.methods.registry import METHODS, MethodConfig, MethodSpec, Preset, build_rule, no_settings
+from underpaint.runtime.methods.registry import (
+    EARLIER,
+    METHODS,
+    TUNED_ABOVE_ZERO,
+    TUNED_ON,
+    MethodConfig,
+    MethodSpec,
+    Preset,
+    build_rule,
+    no_settings,
+)
 from underpaint.runtime.methods.settings import (
     SettingValue,
     read_parts,
@@ -162,22 +172,28 @@ _GSD: Final = "arXiv 2508.07747 (GSD)"
 _SV: Final = "arXiv 2609.13245 (SJD-SV)"
 _PLUS: Final = "arXiv 2512.07503 (SJD++)"
 _PAC: Final = "arXiv 2603.18599 (SJD-PAC)"
-_MEASURED: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
 
 
 def _windows(
-    name: str, summary: str, tuned: JacobiConfig, paper: JacobiConfig, sources: Mapping[str, str]
+    name: str,
+    summary: str,
+    tuned: tuple[JacobiConfig, JacobiConfig],
+    paper: JacobiConfig,
+    sources: Mapping[str, str],
+    source: str = TUNED_ON,
 ) -> MethodSpec:
-    tree = ("candidates", "levels") if tuned.window.candidates > 1 else ()
-    measured = dict.fromkeys(("window", "refill", *tree, *tuned.rule_settings), _MEASURED)
-    return MethodSpec(name, summary, Preset(tuned, tuned, measured), Preset(paper, paper, sources))
+    """Make a method; `tuned` are its settings above temperature 0 and at 0, with their source."""
+    tree = ("candidates",) if tuned[0].window.candidates > 1 else ()
+    tuned_sources = dict.fromkeys(("window", "refill", "last_row", *tree, *tuned[0].rule_settings), source)
+    tuned_sources |= dict.fromkeys(("levels",) if tree else (), EARLIER)
+    return MethodSpec(name, summary, Preset(*tuned, tuned_sources), Preset(paper, paper, sources))
 
 
-def _coupled(coupling: Coupling, words: str) -> MethodSpec:
+def _coupled(coupling: Coupling, words: str, sampled: JacobiWindow, greedy: JacobiWindow) -> MethodSpec:
     return _windows(
         f"scd-{coupling}",
         f"SCD: a Jacobi window; new drafts {words} the old ones",
-        JacobiConfig(JacobiWindow(12, coupling, "left")),
+        (JacobiConfig(sampled), JacobiConfig(greedy)),
         JacobiConfig(JacobiWindow(31, coupling, "random", last_row=True)),
         {
             "window": f"{_SCD}, released code's test default: 32 with the committed token; the paper's runs have 64",
@@ -188,8 +204,8 @@ def _coupled(coupling: Coupling, words: str) -> MethodSpec:
 
 _LOOKUP: Final = JacobiConfig(JacobiWindow(8, "maximal", "lookup", passes=True, beside=0.85, last_row=True))
 _LOOKUP_SOURCES: Final = {
-    "window": "measured: on 8 prompts apart from those reported (docs/explanation/scenes.md)",
-    "beside": _MEASURED,
+    "window, last_row": TUNED_ON,
+    "beside": EARLIER,
     "all": "our own method: there is no paper, both presets are the same",
 }
 
@@ -197,7 +213,10 @@ for _spec in (
     _windows(
         "sjd",
         "SJD: a Jacobi window, verified against the last pass's distributions; drafts after a rejection are redrawn",
-        JacobiConfig(JacobiWindow(12, "independent", "above")),
+        (
+            JacobiConfig(JacobiWindow(8, "independent", "above")),
+            JacobiConfig(JacobiWindow(6, "independent", "above", last_row=True)),
+        ),
         JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True)),
         {
             "window": f"{_SJD}, released code: 16 with the committed token",
@@ -205,12 +224,22 @@ for _spec in (
             "last_row": f"{_SJD}, released code",
         },
     ),
-    _coupled("maximal", "are maximally coupled with"),
-    _coupled("gumbel", "share Gumbel noise with"),
+    _coupled(
+        "maximal",
+        "are maximally coupled with",
+        JacobiWindow(16, "maximal", "above", last_row=True),
+        JacobiWindow(12, "maximal", "left"),
+    ),
+    _coupled(
+        "gumbel",
+        "share Gumbel noise with",
+        JacobiWindow(12, "gumbel", "left"),
+        JacobiWindow(12, "gumbel", "left", last_row=True),
+    ),
     _windows(
         "sjd-pac",
         "SJD-PAC: a maximally coupled Jacobi window with several candidates for its first cells",
-        JacobiConfig(JacobiWindow(16, "maximal", "left", candidates=2, levels=1), "without_replacement"),
+        (JacobiConfig(JacobiWindow(16, "maximal", "left", candidates=2, levels=1), "without_replacement"),) * 2,
         JacobiConfig(JacobiWindow(45, "maximal", "uniform", candidates=4, levels=2), "without_replacement"),
         {
             "coupling": f"{_PAC}: adaptive continuation keeps what a maximal coupling keeps",
@@ -228,7 +257,10 @@ for _spec in (
     _windows(
         "gsd",
         "GSD: a Jacobi window; a token is verified together with codes of similar probability and appearance",
-        JacobiConfig(JacobiWindow(12, "independent", "left"), "gsd", {"group": 14}),
+        (
+            JacobiConfig(JacobiWindow(4, "independent", "left", last_row=True), "gsd", {"group": 50}),
+            JacobiConfig(JacobiWindow(12, "independent", "left"), "gsd", {"group": 14}),
+        ),
         JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True), "gsd", {"group": 25}),
         {
             "window, refill, last_row": f"{_GSD}, released code, which changes SJD's acceptance alone",
@@ -240,17 +272,18 @@ for _spec in (
     _windows(
         "sjd-sv",
         "SJD-SV: a Jacobi window; runs of rising probability are verified together",
-        JacobiConfig(JacobiWindow(12, "independent", "left"), "sjd_sv", {"share": 0.8}),
+        (JacobiConfig(JacobiWindow(12, "independent", "left"), "sjd_sv", {"share": 0.8}),) * 2,
         JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True), "sjd_sv", {"share": 0.8}),
         {
             "window, refill, last_row": f"{_SV}: the settings of GSD, whose released code has these",
             "share": f"{_SV}: alpha = 0.8",
         },
+        TUNED_ABOVE_ZERO,
     ),
     _windows(
         "sjd++",
         "SJD++: a Jacobi window; drafts after a rejection stay if their probability does not fall much",
-        JacobiConfig(JacobiWindow(12, "confidence", "left", confidence=0.5)),
+        (JacobiConfig(JacobiWindow(16, "confidence", "above", last_row=True, confidence=0.5)),) * 2,
         JacobiConfig(JacobiWindow(15, "confidence", "random", last_row=True, confidence=0.5)),
         {
             "window, refill, last_row": f"{_SJD}, released code, which {_PLUS} builds on",

@@ -38,7 +38,7 @@ from underpaint.zoo.load import locate
 PIECES = Repair("local", 0, "islands", window=2)
 """`mulo-islands`, its rows two cells behind in repair."""
 SERIAL = Repair("local", 1, "serial", window=2)
-"""As `mulo` is tuned."""
+"""As `mulo` is tuned at temperature 0."""
 RASTER = Repair("raster", 1, "serial")
 
 

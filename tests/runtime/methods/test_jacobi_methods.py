@@ -151,7 +151,7 @@ def test_another_rule_and_what_it_promises() -> None:
     config = resolve("gsd", 1.0, None, ["rule.window=released", "window.window=4"])
     assert isinstance(config, JacobiConfig)
     assert (config.window.length, config.rule_settings["window"]) == (4, "released")
-    assert config.to_dict()["rule_settings"]["group"] == 14
+    assert config.to_dict()["rule_settings"]["group"] == 50
 
 
 def test_candidates_are_a_setting_of_every_window() -> None:
@@ -177,7 +177,7 @@ def test_the_rule_is_a_setting_wherever_it_stands() -> None:
     for settings in (["rule=gsd", "group=3"], ["group=3", "rule=gsd"]):
         config = resolve("sjd", 1.0, None, settings)
         assert isinstance(config, JacobiConfig)
-        assert (config.rule, config.rule_settings, config.window.length) == ("gsd", {"group": 3}, 12)
+        assert (config.rule, config.rule_settings, config.window.length) == ("gsd", {"group": 3}, 8)
     with pytest.raises(ValueError, match="looks at the drafts behind a token"):
         resolve("scd-maximal", 1.0, None, ["rule=block"])
     assert resolve("pjd", 1.0).acceptance is None
