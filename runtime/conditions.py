@@ -159,7 +159,12 @@ class ConditionEncoder:
     """Encodes conditions for one target; raises EngineError for a condition that the target does not accept."""
 
     def __init__(self, config: DecoderConfig, embed: FeatureEmbedding | None = None) -> None:
-        """embed: embeds features; None if the condition consists of ids."""
+        """Create the encoder of a target.
+
+        Args:
+            config: The config of the target's decoder.
+            embed: Embeds features; None if the condition consists of ids.
+        """
         self._config = config
         self._embed = embed
 
@@ -257,9 +262,14 @@ class ConditionEncoder:
         return EncodedCondition(rows, (0, hidden))
 
     def of_features(self, features: NDArray[np.float32], name: str = "condition") -> EncodedCondition:
-        """Encode features [n, C], n at most `prefix`; padding before them is hidden from attention.
+        """Encode the features of a condition; padding before them is hidden from attention.
 
-        name: how error messages call the features.
+        Args:
+            features: [n, C] float32, n at most `prefix`.
+            name: What error messages call the features.
+
+        Raises:
+            EngineError: The target takes ids, or the features have another shape.
         """
         if self._embed is None:
             raise EngineError(f"{name}: this model takes ids, not features")

@@ -95,9 +95,14 @@ class LowResolution:
         return {"grids": [list(one.grid) for one in self.index.resolutions], "sha256": self.index.hashes(names)}
 
     def target(self, ratio: int, int8: bool | None = None) -> EngineTarget:
-        """The target with 1 / `ratio` of the side; raises EngineError if no such target draws the same codes.
+        """Return the target with 1 / `ratio` of the side.
 
-        int8: whether it multiplies in 8 bits (ONNX Runtime on the CPU only); None uses 8 bits where available.
+        Args:
+            ratio: The side of the pipeline's target over that of the smaller one.
+            int8: Whether it multiplies in 8 bits (ONNX Runtime on the CPU only); None uses 8 bits where available.
+
+        Raises:
+            EngineError: No such target draws the same codes, or none does in 8 bits where `int8` is True.
         """
         entry = self._low_entry(ratio)
         name, kind = self._low_model(entry, int8)

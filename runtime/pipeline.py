@@ -277,9 +277,17 @@ class Pipeline:
     def low_target(
         self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        """The target of 1 / `ratio` of the side; raises EngineError if there is none or no pass of it fits `cells`.
+        """Return the target of 1 / `ratio` of the side with a condition, for cells in any order.
 
-        int8: see `LowResolution.target`.
+        Args:
+            condition: The condition.
+            sampling: The sampling parameters.
+            ratio: The side of this resolution over that of the smaller target.
+            cells: Number of cells in the largest pass.
+            int8: See `LowResolution.target`.
+
+        Raises:
+            EngineError: There is no such target, or no pass of it fits `cells`.
         """
         low = self.low.target(ratio, int8)
         low.check_pass(cells, sampling)

@@ -26,8 +26,12 @@ class _Paths(NamedTuple):
 class BestPaths(Chains):
     """The trunk of each image's tree and the best path below it; the best path's distribution replaces the drafter's.
 
-    below, here: [A, L], the probability that one path is less than the prefix before a token, and begins with it.
-    paths: [A, L], the number of paths compared; 1 in the trunk. See `algos.accept.gbv.Ranking`.
+    See `algos.accept.gbv.Ranking`.
+
+    Attributes:
+        below: [A, L], the probability that one path is less than the prefix before a token.
+        here: [A, L], the probability that one path begins with this prefix.
+        paths: [A, L], the number of paths compared; 1 in the trunk.
     """
 
     below: FloatArray

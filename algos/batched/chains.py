@@ -20,9 +20,14 @@ from underpaint.algos.batched.walk import draw_at, flips, normalised_rows
 class Chains:
     """The drafted paths of A images, sorted by falling length.
 
-    tokens: [A, L], at least one column. rows: [A, L], the table row by which token i is judged. length: [A], the number
-    of drafts. own, drafted: [A, L], p(x) and q(x) of each token x; 1 past the end. points: Whether the tokens are point
-    proposals.
+    Attributes:
+        batch: The images, with the tables of their distributions.
+        tokens: [A, L], the drafted tokens; at least one column.
+        rows: [A, L], the table row by which token i is judged.
+        length: [A], the number of drafts.
+        own: [A, L], p(x) of each token x; 1 past the end.
+        drafted: [A, L], q(x) of each token x; 1 past the end.
+        points: Whether the tokens are point proposals.
     """
 
     batch: ImageBatch
@@ -170,7 +175,11 @@ class BlockJudge(ChainJudge):
 class DeferredJudge(ChainJudge):
     """FLy, like `algos.accept.fly`: keeps a rejected draft at entropy >= `threshold` if the next `window` drafts pass.
 
-    points: Whether the drafts are point proposals.
+    Attributes:
+        threshold: The least entropy, in nats, at which a rejected draft can be kept.
+        window: The number of next drafts that must pass their own tests.
+        top: The number of likeliest tokens in the entropy.
+        points: Whether the drafts are point proposals.
     """
 
     threshold: float

@@ -17,8 +17,11 @@ from underpaint.algos.tree import Drawn
 class ResidualState(NamedTuple):
     """The state of M nodes between two of their siblings.
 
-    left: [M, V], the current residual, with sum `mass` [M]. drafted: [M, V], the distribution of the next sibling, with
-    sum `draft_mass` [M].
+    Attributes:
+        left: [M, V], the current residual.
+        mass: [M], the row sums of `left`.
+        drafted: [M, V], the distribution of the next sibling.
+        draft_mass: [M], the row sums of `drafted`.
     """
 
     left: FloatArray
@@ -57,9 +60,11 @@ if TYPE_CHECKING:  # avoids a circular import: the rules import their batched fo
 class DrawnSiblings:
     """Tries drawn siblings; tests each against the distribution that it was drawn from.
 
-    pool: How neighbours are pooled (LANTERN); None for the exact rules. weight: The target's weight in the mixture with
-    the drafter (static ensemble); 1 for the other rules. repeats: Siblings are independent draws, which may be equal;
-    otherwise they are drawn without replacement.
+    Attributes:
+        pool: How neighbours are pooled (LANTERN); None for the exact rules.
+        residual: The residual after a rejection, see `Residual`; used only with a pool.
+        weight: The target's weight in the mixture with the drafter (static ensemble); 1 for the other rules.
+        repeats: Siblings are independent draws, which may be equal; otherwise they are drawn without replacement.
     """
 
     pool: NeighbourPool | None = None

@@ -84,7 +84,13 @@ class MovedPoints:
 
 @dataclass(frozen=True, slots=True)
 class MovedDrafts:
-    """Drawn siblings, tried in the moved distribution. repeats: They are independent draws, which may be equal."""
+    """Drawn siblings, tried in the moved distribution.
+
+    Attributes:
+        neighbours: [V, k], the nearest codes of each code, nearest first.
+        delta: The largest total variation per node, see `accept.neighbour_budget`.
+        repeats: Siblings are independent draws, which may be equal.
+    """
 
     neighbours: IntArray
     delta: float

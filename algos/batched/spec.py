@@ -35,9 +35,14 @@ class TreeLevel(NamedTuple):
 class TreeBatch(NamedTuple):
     """Draft trees of A images, sorted by falling number of levels.
 
-    images: [A], the image of each tree. levels: Each covers the images that have this level. depth: [A], in levels.
-    nodes: [A], including the root. passes: Per level, [n] expanded nodes. one_call: [A] bool, whether the policy
-    requests the tree as a greedy chain, which some drafters can draft in one call.
+    Attributes:
+        images: [A], the image of each tree.
+        levels: The levels of the trees; each covers the images that have this level.
+        depth: [A], the depth of each tree, in levels.
+        nodes: [A], the number of nodes of each tree, including the root.
+        passes: Per level, [n], the number of expanded nodes.
+        one_call: [A] bool, whether the policy requests the tree as a greedy chain, which some drafters can draft in
+            one call.
     """
 
     images: IntArray
@@ -59,7 +64,10 @@ class DrawRows(Protocol):
 class FirstResidual(NamedTuple):
     """The residual after one rejected draw from the drafter's distribution. It depends only on the context.
 
-    left: [R, V], with sum `mass` [R]. draw: Draws from `left`.
+    Attributes:
+        left: [R, V], the residual of each row.
+        mass: [R], the row sums of `left`.
+        draw: Draws from `left`.
     """
 
     left: FloatArray
@@ -68,7 +76,12 @@ class FirstResidual(NamedTuple):
 
 
 class PooledMasses(NamedTuple):
-    """The pooled mass and number of codes for every token of every row, flat: masses, codes: [R * V]."""
+    """The pooled mass and number of codes for every token of every row, as flat arrays.
+
+    Attributes:
+        masses: [R * V], the pooled mass.
+        codes: [R * V], the number of pooled codes.
+    """
 
     masses: FloatArray
     codes: IntArray
@@ -238,7 +251,12 @@ def no_batched_policy(policy: Any) -> BatchedPolicy | None:
 
 
 class LevelOrder(NamedTuple):
-    """Images sorted by falling number of levels. order: [A]. sizes: The number of images that have each level."""
+    """Images sorted by falling number of levels.
+
+    Attributes:
+        order: [A], the indices of the images in this order; a full slice if all have equally many levels.
+        sizes: The number of images that have each level.
+    """
 
     order: IntArray | slice
     sizes: list[int]

@@ -37,9 +37,12 @@ class AcceptanceEstimator:
     def __init__(self, grid: Grid, prior: float, decay: float, above: float, level_prior: float) -> None:
         """Begin an image, without any observations.
 
-        prior: Weight, in tried tokens, of the prior that a neighbourhood is like the image.
-        decay: Weight of a cell to the left, per cell of distance. above: Weight of the three cells above.
-        level_prior: Weight, in tried tokens, of the prior that a level is like the one before it.
+        Args:
+            grid: The size of the image in cells.
+            prior: Weight, in tried tokens, of the prior that a neighbourhood is like the image.
+            decay: Weight of a cell to the left, per cell of distance.
+            above: Weight of the three cells above.
+            level_prior: Weight, in tried tokens, of the prior that a level is like the one before it.
         """
         self._width = grid.width
         self._prior, self._decay, self._above, self._level_prior = prior, decay, above, level_prior
@@ -54,7 +57,9 @@ class AcceptanceEstimator:
     def learn(self, cell: int, accepted: Sequence[bool]) -> None:
         """Learn from a draft for the cells from `cell` on, in raster order: whether each likeliest token was accepted.
 
-        accepted: By level, only for the tokens that were tried.
+        Args:
+            cell: The cell of the draft's first token.
+            accepted: Whether each likeliest token was accepted, by level, only for the tokens that were tried.
         """
         if not accepted:
             return
@@ -82,7 +87,10 @@ class AcceptanceEstimator:
     def best_chain(self, cell: int, longest: int, costs: SizeCosts) -> ChainForecast:
         """Return the chain with the most expected tokens per ms, its first token drafted for `cell`; ties: the shorter.
 
-        longest: Levels, >= 0. costs: Costs of cycles by levels, at least from 1 to `longest`.
+        Args:
+            cell: The cell of the chain's first token.
+            longest: The most levels of the chain, >= 0.
+            costs: Costs of cycles by levels, at least from 1 to `longest`.
         """
         self._extend(longest)
         ms, slopes = costs

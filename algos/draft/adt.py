@@ -40,19 +40,30 @@ class AdtTree:
 
     Equation 2: From (depth, width) of the neighbour's tree and its acceptance alpha, alpha >= beta makes the next tree
     `step_depth` deeper and `step_width` narrower; alpha < beta makes it shallower and wider. Both are clamped. Each
-    image starts at (`start_depth`, `start_width`) without adapting. The authors released no code and published no beta,
-    steps or bounds: all open choices are settings.
+    image starts at (`start_depth`, `start_width`) without adapting, unless `init` is "random". The authors released no
+    code and published no beta, steps or bounds: all open choices are settings.
 
-    acceptance: The unit of alpha and beta: accepted / depth of the verified tree ("ratio"), or accepted nodes
-        ("length").
-    init: The state to adapt: the left neighbour's ("horizontal"), the upper neighbour's ("vertical"; the left one's
-        if no tree decided the upper cell), or a random pair within the bounds, at `At(Role.DRAFT, 0)` ("random").
-    row_start: The replacement for the left neighbour at the first cell of a row: the last tree ("carry"), the upper
-        cell's state ("upper"; the start state if no tree decided it), or the start state ("default"). At all other
-        cells the left cell was decided by the last tree, so its state is the last tree's state.
-    acceptance_of: Whether alpha is that of the neighbour whose state is used, or always that of the last tree.
-    nodes: Always `total_tokens` drafted nodes ("fixed"), or a number proportional to depth * width, equal to
-        `total_tokens` at the start state ("proportional").
+    Attributes:
+        acceptance: The unit of alpha and beta: accepted / depth of the verified tree ("ratio"), or accepted nodes
+            ("length").
+        init: The state to adapt: the left neighbour's ("horizontal"), the upper neighbour's ("vertical"; the left one's
+            if no tree decided the upper cell), or a random pair within the bounds, at `At(Role.DRAFT, 0)` ("random").
+        row_start: The replacement for the left neighbour at the first cell of a row: the last tree ("carry"), the upper
+            cell's state ("upper"; the start state if no tree decided it), or the start state ("default"). At all other
+            cells the left cell was decided by the last tree, so its state is the last tree's state.
+        acceptance_of: Whether alpha is that of the neighbour whose state is used, or always that of the last tree.
+        nodes: Always `total_tokens` drafted nodes ("fixed"), or a number proportional to depth * width, equal to
+            `total_tokens` at the start state ("proportional").
+        beta: The acceptance from which the next tree is deeper and narrower, in the unit of `acceptance`, >= 0.
+        step_depth: The number of levels by which equation 2 changes the depth, >= 0.
+        step_width: The number by which equation 2 changes the width, >= 0.
+        min_depth: The least depth in levels, >= 1.
+        max_depth: The greatest depth in levels, at least `start_depth`.
+        start_depth: The depth of the start state in levels, at least `min_depth`.
+        min_width: The least width, >= 1.
+        max_width: The greatest width, at least `start_width`.
+        start_width: The width of the start state, at least `min_width`.
+        total_tokens: Draft nodes to verify, without the root, >= 1; see `nodes`.
     """
 
     acceptance: Acceptance = "ratio"

@@ -34,9 +34,12 @@ class Calibration:
     def __init__(self, grid: Grid, prior: float, decay: float, above: float, band_prior: float) -> None:
         """Begin an image, without any observations.
 
-        prior: Weight, in expected tokens, of the prior that a neighbourhood is like the image (factor 1).
-        decay: Weight of a cell to the left, per cell of distance. above: Weight of the three cells above.
-        band_prior: Weight, in expected tokens, of the prior that a band of probabilities is correct.
+        Args:
+            grid: The size of the image in cells.
+            prior: Weight, in expected tokens, of the prior that a neighbourhood is like the image (factor 1).
+            decay: Weight of a cell to the left, per cell of distance.
+            above: Weight of the three cells above.
+            band_prior: Weight, in expected tokens, of the prior that a band of probabilities is correct.
         """
         self._grid = grid
         self._prior, self._decay, self._above = prior, decay, above

@@ -18,7 +18,10 @@ from underpaint.algos.tree import DraftTree, Verdict
 class Chain:
     """Speculative sampling's chain: each of `length` tokens is drawn from the drafter's distribution.
 
-    arXiv 2211.17192, algorithm 1. length: gamma >= 1, the draft tokens per cycle, with one drafter pass each.
+    arXiv 2211.17192, algorithm 1.
+
+    Attributes:
+        length: gamma >= 1, the draft tokens per cycle, with one drafter pass each.
     """
 
     length: Annotated[Nodes, Tune((2, 3, 4, 5, 8))] = 4
@@ -39,7 +42,8 @@ class Chain:
 class LikeliestChain:
     """A chain of the drafter's likeliest tokens: point proposals, equal to an EAGLE-2 tree with top-1.
 
-    length: Draft tokens per cycle, >= 1, with one drafter pass each.
+    Attributes:
+        length: Draft tokens per cycle, >= 1, with one drafter pass each.
     """
 
     length: Annotated[Nodes, Tune((2, 3, 4, 5, 8))] = 4

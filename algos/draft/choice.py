@@ -9,7 +9,14 @@ Kind: TypeAlias = Literal["plain", "chain", "tree", "drawn", "window"]
 
 
 class Choice(NamedTuple):
-    """levels: Of a chain, the most of a tree, or drafts of a window. shape, drawn: Of a tree of drawn siblings."""
+    """The decision of a policy about one cycle's tree.
+
+    Attributes:
+        kind: What is drafted.
+        levels: The levels of a chain, the most levels of a tree, or the drafts of a window.
+        shape: The shape of a tree of drawn siblings.
+        drawn: How the siblings of such a tree are drawn.
+    """
 
     kind: Kind
     levels: int = 0

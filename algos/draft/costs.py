@@ -34,11 +34,12 @@ MEASURED_DRAFT_MS = 0.6
 class CostCurve:
     """Milliseconds of a target pass by number of nodes, as measured, and of one drafter pass.
 
-    verify_ms: (nodes, ms) pairs, nodes rising from 1 (a plain step, only the root), ms > 0. The largest size is the
-        largest allowed tree: nothing is extrapolated.
-    draft_ms: One drafter pass (one level), >= 0.
-    between: The cost of a size between two measured sizes: linear interpolation ("line"), or the cost of the next
-        larger one ("bucket", for an engine with static shapes).
+    Attributes:
+        verify_ms: (nodes, ms) pairs, nodes rising from 1 (a plain step, only the root), ms > 0. The largest size is the
+            largest allowed tree: nothing is extrapolated.
+        draft_ms: One drafter pass (one level), >= 0.
+        between: The cost of a size between two measured sizes: linear interpolation ("line"), or the cost of the next
+            larger one ("bucket", for an engine with static shapes).
     """
 
     verify_ms: tuple[tuple[int, float], ...]
@@ -135,10 +136,14 @@ class TreeCosts(NamedTuple):
 class EngineCosts(NamedTuple):
     """The costs that a cost-aware policy takes from a curve.
 
-    verify_ms: a target pass by its nodes. draft_ms: a drafter pass by the nodes it expands. chain_ms: a chain drafted
-    in one call, by levels; None if unknown, or if the drafter cannot do this. plain_ms: a cycle without a draft; None
-    if not known separately from a one-node target pass. fingerprint: that of the curve's file, or "". trees: static
-    trees drafted in one call, by how siblings are chosen ("sampled" and "ranked"); empty if the drafter cannot.
+    Attributes:
+        verify_ms: ms of a target pass by its nodes.
+        draft_ms: ms of a drafter pass by the nodes it expands.
+        chain_ms: ms of a chain drafted in one call, by levels; None if unknown, or if the drafter cannot do this.
+        plain_ms: ms of a cycle without a draft; None if not known separately from a one-node target pass.
+        fingerprint: The fingerprint of the curve's file, or "".
+        trees: Costs of static trees drafted in one call, by how siblings are chosen ("sampled" and "ranked"); empty if
+            the drafter cannot do this.
     """
 
     verify_ms: tuple[tuple[int, float], ...]

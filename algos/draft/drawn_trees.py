@@ -23,12 +23,17 @@ NO_TREE: Final = StaticTree((-1,), 0.0, 1.0)
 @dataclass(slots=True)
 class DrawnTrees:
     """Sequoia's tree with most expected tokens per ms (arXiv 2402.12374, section 3), replanned as acceptance changes.
+
     The acceptance of the first sibling follows the neighbouring cells, that of later siblings the image.
 
-    first: Estimates the probability that the first drawn sibling is accepted, by level. costs: Of target passes by
-    nodes, and `draft_ms` per level. call_ms: Of a drafting call, in addition to its levels. siblings: The most children
-    of a node, >= 1. max_depth: The most levels. prior: Weight, in tried siblings, of `LATER_ACCEPTANCE`, > 0.
-    with_replacement: Siblings are independent draws (SpecInfer, arXiv 2305.09781); otherwise they all differ.
+    Attributes:
+        first: Estimates the probability that the first drawn sibling is accepted, by level.
+        costs: Costs of target passes by nodes, and `draft_ms` per level.
+        call_ms: Cost of a drafting call, in addition to its levels.
+        siblings: The most children of a node, >= 1.
+        max_depth: The most levels.
+        prior: Weight, in tried siblings, of `LATER_ACCEPTANCE`, > 0.
+        with_replacement: Siblings are independent draws (SpecInfer, arXiv 2305.09781); otherwise they all differ.
     """
 
     first: AcceptanceEstimator

@@ -22,8 +22,10 @@ SHAPES = ((1, 1, 1, 1), (2, 1, 1), (2, 1, 1, 1), (2, 2, 1, 1, 1), (3, 2, 1, 1), 
 class Eagle1:
     """A static tree with siblings drawn without replacement from the drafter's distribution (arXiv 2401.15077).
 
-    widths: Nodes at each level, from the root's children down, each >= 1. One drafter pass per level. Children go to
-        the nodes with the least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's trees.
+    Attributes:
+        widths: Nodes at each level, from the root's children down, each >= 1. One drafter pass per level. Children go
+            to the nodes with the least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's
+            trees.
     """
 
     widths: Annotated[tuple[Nodes, ...], Tune(SHAPES)] = WIDTHS

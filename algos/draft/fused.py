@@ -50,9 +50,15 @@ def fill_fused(
 ) -> FilledTree | None:
     """Fill `shape` in one call; return None if that would not give the same tree as filling it level by level.
 
-    uniforms_of: Gives the uniforms by which nodes are drawn; None takes the likeliest tokens. The result is None if the
-    drafter cannot do it, or if some distribution has too few tokens: then the later nodes have other numbers, and so
-    other noise.
+    Args:
+        shape: The parents of the tree's nodes.
+        drafter: The drafter that fills the tree.
+        root: The token of the root.
+        uniforms_of: Gives the uniforms by which nodes are drawn; None takes the likeliest tokens.
+
+    Returns:
+        The filled tree. None if the drafter cannot do it, if `shape` is only the root, or if some distribution has too
+        few tokens: then the later nodes have other numbers, and so other noise.
     """
     if not fuses_trees(drafter) or len(shape) == 1:
         return None

@@ -43,7 +43,11 @@ class LeastCosts(NamedTuple):
 def may_reach_rate(rate: float, profile: list[float], floor: LeastCosts, levels: int) -> bool:
     """Return whether a tree of at most `levels` levels may exceed `rate` expected tokens per ms; True if unsure.
 
-    profile: The acceptance probabilities by rank below each node, falling and positive, with a sum of at most 1.
+    Args:
+        rate: The rate to exceed, in expected tokens per ms.
+        profile: The acceptance probabilities by rank below each node, falling and positive, with a sum of at most 1.
+        floor: Lower bounds on the costs of the tree.
+        levels: The most levels of the tree.
     """
     node, level = rate * floor.node_ms, rate * floor.level_ms  # the tokens that they have to add
     gain, scores, best, total = 1.0 - rate * floor.pass_ms, 1.0, 1.0, sum(profile)
@@ -62,7 +66,10 @@ def may_reach_rate(rate: float, profile: list[float], floor: LeastCosts, levels:
 def best_tree_size(best: list[float], verify: SizeCosts, drafting_ms: float) -> TreeSize:
     """Return how many of the `best` scores (falling, positive) give the most expected tokens per ms; ties: fewer.
 
-    verify: Costs of a target pass by draft nodes, at least from 0 to len(best). drafting_ms: Past drafter passes.
+    Args:
+        best: The scores of the candidates, falling and positive.
+        verify: Costs of a target pass by draft nodes, at least from 0 to len(best).
+        drafting_ms: ms of the past drafter passes.
     """
     nodes, rate, least = 0, 1.0 / (verify.ms[0] + drafting_ms), np.inf
     tokens = 1.0
@@ -88,10 +95,19 @@ def forecast_level(
     """Forecast the next level, assuming that its candidates' scores are the expanded nodes' scores times `profile`.
 
     It expands the best nodes of the last level, except those that the best forecast tree would not contain: their
-    children score no higher. The rate is 0 if no candidate of the last level has a positive score.
-    scores: [C], of all candidates so far. last: The scores of the last level. profile: [k], acceptance probabilities by
-    rank, at most 1. verify, drafting_ms: See `best_tree_size`. most: The most nodes to verify. draft_ms: [W], ms of the
-    level's drafter pass by expanded nodes, from 1; at most W nodes can be expanded.
+    children score no higher.
+
+    Args:
+        scores: [C], the scores of all candidates so far.
+        last: The scores of the last level.
+        profile: [k], acceptance probabilities by rank, at most 1.
+        verify: See `best_tree_size`.
+        draft_ms: [W], ms of the level's drafter pass by expanded nodes, from 1; at most W nodes can be expanded.
+        drafting_ms: See `best_tree_size`.
+        most: The most nodes to verify.
+
+    Returns:
+        The forecast; its rate is 0 if no candidate of the last level has a positive score.
     """
     frontier = falling(last, len(draft_ms))
     if not frontier:

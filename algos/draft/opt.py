@@ -18,10 +18,11 @@ class OptTree:
     arXiv 2406.17276: the sum of path products estimates the accepted length. Each level expands the nodes that are
     among the best so far, because no other node can have a descendant there.
 
-    total_tokens: Draft nodes to verify, without the root, >= 1.
-    threshold: Accepted tokens that a level must add before another one is grown; a good choice is the cost of a
-        drafter pass in units of a target pass.
-    max_depth: The most levels, >= 1, with one drafter pass each.
+    Attributes:
+        total_tokens: Draft nodes to verify, without the root, >= 1.
+        threshold: Accepted tokens that a level must add before another one is grown; a good choice is the cost of a
+            drafter pass in units of a target pass.
+        max_depth: The most levels, >= 1, with one drafter pass each.
     """
 
     total_tokens: Annotated[Nodes, Tune((4, 6, 8, 12, 20, 50))] = 50

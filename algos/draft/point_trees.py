@@ -16,8 +16,11 @@ from underpaint.algos.tree import DraftTree, Verdict
 class PointTrees:
     """Draft another level while that raises the expected tokens per ms; then verify as many nodes as pay.
 
-    calibration: Of the image. verify: Costs of target passes by draft nodes. draft: ms of a drafter pass by expanded
-    nodes, from 1. top_k: Children of a node.
+    Attributes:
+        calibration: The calibration of the image.
+        verify: Costs of target passes by draft nodes.
+        draft: ms of a drafter pass by expanded nodes, from 1.
+        top_k: Children of a node.
     """
 
     calibration: Calibration

@@ -27,10 +27,14 @@ TRIED_ACCEPTANCE: Final = 0.8
 class DraftingCosts(NamedTuple):
     """Milliseconds of whole cycles; for trees, the drafting costs are added to `verify`.
 
-    verify: Target passes by draft nodes, from 0. draft: Drafter passes by expanded nodes, from 1. chain: A chain in one
-    call plus its target pass, by levels, from 1; empty if the cost of such a call is unknown. window: Passes over a
-    Jacobi window, by drafts, from 1. siblings: Trees of drawn siblings, with `draft_ms` per level. call_ms: A call that
-    drafts such a tree, in addition to its levels. plain_ms: A cycle without drafts.
+    Attributes:
+        verify: Target passes by draft nodes, from 0.
+        draft: Drafter passes by expanded nodes, from 1.
+        chain: A chain in one call plus its target pass, by levels, from 1; empty if the cost of such a call is unknown.
+        window: Passes over a Jacobi window, by drafts, from 1.
+        siblings: Trees of drawn siblings, with `draft_ms` per level.
+        call_ms: A call that drafts such a tree, in addition to its levels.
+        plain_ms: A cycle without drafts.
     """
 
     verify: SizeCosts
@@ -111,7 +115,9 @@ def drafting_costs(
 class NetLoss:
     """The image's net loss to plain decoding so far, in ms: losses minus gains.
 
-    plain_ms: Of a token decoded plainly, > 0. budget: The number of such tokens that may be lost, >= 0.
+    Attributes:
+        plain_ms: ms of a token decoded plainly, > 0.
+        budget: The number of such tokens that may be lost, >= 0.
     """
 
     plain_ms: float

@@ -20,10 +20,11 @@ class ScheduledTree:
     floor((t + 1) mean_depth) - floor(t mean_depth) levels, at least one. The policy draws and learns nothing. Compared
     with an adaptive policy of the same mean depth and number of nodes, it shows what the adaptation is worth.
 
-    mean_depth: Mean number of levels, >= 1. The last cycles of an image have no room for deep trees, so the mean
-        measured over an image is slightly lower.
-    top_k: Nodes expanded per level, and children of each, >= 1; 1 gives a chain.
-    total_tokens: The most draft nodes, without the root, >= 1.
+    Attributes:
+        mean_depth: Mean number of levels, >= 1. The last cycles of an image have no room for deep trees, so the mean
+            measured over an image is slightly lower.
+        top_k: Nodes expanded per level, and children of each, >= 1; 1 gives a chain.
+        total_tokens: The most draft nodes, without the root, >= 1.
     """
 
     mean_depth: Annotated[float, Bounds(1.0, MOST_NODES)] = 3.5

@@ -36,11 +36,15 @@ class StaticTree(NamedTuple):
 class Sequoia:
     """Sequoia's tree (arXiv 2402.12374, section 3): dynamic programming over size and depth, chosen by cost.
 
-    acceptance: [ranks], the probability that the child of this rank is kept when a node's children are tried. Measure
-        it with `acceptance_by_rank`; the default halves from 0.5 and is an example, not a measurement.
-    verify_ms, draft_ms, between: The engine's cost curve, see `CostCurve`. call_ms: If the drafter drafts a whole tree
-        in one call, the cost of the call in addition to its levels (`draft_ms` each); >= 0.
-    max_depth: The most levels, >= 1.
+    Attributes:
+        acceptance: [ranks], the probability that the child of this rank is kept when a node's children are tried.
+            Measure it with `acceptance_by_rank`; the default halves from 0.5 and is an example, not a measurement.
+        verify_ms: The target passes of the engine's cost curve, see `CostCurve`.
+        draft_ms: The drafter pass of this curve, see `CostCurve`.
+        call_ms: If the drafter drafts a whole tree in one call, the cost of the call in addition to its levels
+            (`draft_ms` each); >= 0.
+        between: The cost of a size between two measured sizes, see `CostCurve`.
+        max_depth: The most levels, >= 1.
     """
 
     name: ClassVar[str] = "sequoia"
@@ -93,10 +97,15 @@ def best_static_tree(
 ) -> StaticTree:
     """Return the shape with the most expected tokens per ms, with at most `max_depth` levels and `max_nodes` nodes.
 
-    call_ms: Cost of a drafting call, in addition to its levels.
-
     The expected tokens of a tree are the sum over its nodes of the product of acceptance[rank] along the path (the
     root's product, 1, is the extra token). The plain step, only a root, is one of the shapes.
+
+    Args:
+        acceptance: [ranks], the probability that the child of this rank is kept, see `Sequoia`.
+        costs: The engine's cost curve; the tree is no larger than its largest size.
+        max_depth: The most levels.
+        max_nodes: The most nodes, including the root.
+        call_ms: Cost of a drafting call, in addition to its levels.
     """
     largest = min(max_nodes, costs.max_nodes)
     verify = costs.table()
@@ -172,8 +181,14 @@ def _shape(tables: list[_Table], depth: int, nodes: int) -> Shape:
 def acceptance_by_rank(verified: Iterable[tuple[DraftTree, Verdict]], ranks: int) -> tuple[float, ...]:
     """Return how often the child of each rank was kept, relative to how often its node was reached.
 
-    verified: Trees with enough children at each node, and the verdicts on them. ranks: >= 1. Only nodes with a child of
-    that rank count. Raises ValueError if a rank was never tried.
+    Only nodes with a child of that rank count.
+
+    Args:
+        verified: Trees with enough children at each node, and the verdicts on them.
+        ranks: The number of ranks, >= 1.
+
+    Raises:
+        ValueError: A rank was never tried.
     """
     tried, accepted = [0] * ranks, [0] * ranks
     for tree, verdict in verified:

@@ -27,9 +27,15 @@ with these names are checked too."""
 
 
 def check_limits(settings: Mapping[str, Any], max_nodes: int, vocab_size: int) -> None:
-    """Raise ValueError, with the largest possible value, if a policy setting exceeds the engine or the vocabulary.
+    """Check that no policy setting exceeds the engine or the vocabulary.
 
-    max_nodes: Nodes of the largest tree that the target can score, including the root. vocab_size: V.
+    Args:
+        settings: The settings of the policy, by name.
+        max_nodes: Nodes of the largest tree that the target can score, including the root.
+        vocab_size: The vocabulary size V.
+
+    Raises:
+        ValueError: A setting is too large; the message has the largest possible value.
     """
     drafted = max_nodes - 1
     scored = f"the engine scores {max_nodes} nodes, the root included"

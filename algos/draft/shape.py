@@ -63,9 +63,17 @@ def fill_sampled(
 ) -> DraftTree:
     """Fill `shape` with siblings drawn from the drafter's distributions, with one drafter pass per level.
 
-    Node i is drawn at `At(Role.DRAFT, i)`. drawn: With "without_replacement", a distribution with fewer possible tokens
-    than the shape has children gives only that many, and the subtrees of the missing nodes are left out. With "iid",
-    siblings are drawn with replacement and may be equal. Without siblings, both are the same.
+    Args:
+        shape: The parents of the tree's nodes.
+        drafter: The drafter that fills the tree.
+        root: The token of the root.
+        chance: The randomness of the cycle; node i is drawn at `At(Role.DRAFT, i)`.
+        drawn: With "without_replacement", a distribution with fewer possible tokens than the shape has children gives
+            only that many, and the subtrees of the missing nodes are left out. With "iid", siblings are drawn with
+            replacement and may be equal. Without siblings, both are the same.
+
+    Returns:
+        The tree, with the distributions that its nodes were drawn from.
     """
     repeats = drawn == "iid" and len(set(shape)) < len(shape)
 

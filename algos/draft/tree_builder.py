@@ -45,8 +45,15 @@ class TreeBuilder:
     def add_level(self, frontier: int, children: int, adjust: Callable[[FloatArray], FloatArray] | None = None) -> bool:
         """Expand the `frontier` best candidates of the last level by their `children` likeliest tokens.
 
-        adjust: Maps draft probabilities of the children, [F, k], to the factors of the scores, each at most 1.
-        Makes one drafter pass. Without candidates of positive score, makes no pass and returns False.
+        The first level expands the root. Makes one drafter pass, but none without candidates of positive score.
+
+        Args:
+            frontier: The most candidates to expand.
+            children: The number of tokens after each.
+            adjust: Maps draft probabilities of the children, [F, k], to the factors of the scores, each at most 1.
+
+        Returns:
+            Whether a level was added; False without candidates of positive score.
         """
         if not self.levels:
             likeliest = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)

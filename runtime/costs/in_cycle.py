@@ -90,8 +90,14 @@ class TimedTreeTarget:
 class TimedTreeDrafter:
     """A `Drafter`, and a `ChainExpander` if the drafter can, that times its passes.
 
-    fuses_trees: whether trees may be drafted in one call. levels: number of levels drafted since last set to 0; grown:
-    whether some of them were drafted one by one.
+    Attributes:
+        drafter: The drafter.
+        timed: Collects the times.
+        fuses_trees: Whether trees may be drafted in one call.
+        levels: Number of levels drafted since last set to 0.
+        grown: Whether some of them were drafted one by one.
+        vocab_size: The number of codes, V.
+        fuses_chains: Whether the drafter can draft a greedy chain in one call.
     """
 
     drafter: EngineDrafter
@@ -150,11 +156,22 @@ def measure(
 ) -> tuple[CycleSamples, int]:
     """Time images of every loop and of plain autoregression, after a warm-up that is not kept.
 
-    Leaves out loops whose trees are too large for the engines. rounds: most images of each; after the first round, no
-    further one begins once `most_seconds` have passed since the call, but a started round is finished. conditions: used
-    in turn. report: called for every image, `turns(len(run))` times per round. finished: bursts of the rounds of an
-    earlier measurement, which count; new rounds are appended. keep: called after each round that counts. Returns the
-    samples, and the number of rounds.
+    Leaves out loops whose trees are too large for the engines.
+
+    Args:
+        target: The target.
+        drafter: Its drafter.
+        run: The loops.
+        rounds: Largest number of images of each loop.
+        conditions: Conditions of the images, used in turn.
+        report: Called for every image, `turns(len(run))` times per round; less often once loops are left out.
+        most_seconds: Seconds since the call after which no further round begins. The first round always runs, and a
+            started round is finished.
+        finished: Bursts of the rounds of an earlier measurement, which count; new rounds are appended.
+        keep: Called after each round that counts.
+
+    Returns:
+        The samples, and the number of rounds.
     """
     finished = [] if finished is None else finished
     loops, rounds_done, started = list(run), len(finished), perf_counter()
@@ -192,7 +209,16 @@ def burst(
 ) -> tuple[CycleSamples, list[CostLoop]]:
     """Draw one image with plain autoregression and one with each loop.
 
-    The target must hold its condition. report: called for every image. Returns the samples, and the refused loops.
+    Args:
+        target: The target, which must hold its condition.
+        drafter: Its drafter.
+        run: The loops.
+        image: Number of the image, which selects its random numbers.
+        most_cycles: Largest number of timed cycles per image.
+        report: Called for every image.
+
+    Returns:
+        The samples, and the loops that the engines refused.
     """
     samples, refused = CycleSamples(), list[CostLoop]()
     for loop in (PLAIN, *run):
@@ -206,7 +232,7 @@ def burst(
 
 def turns(loops: int) -> int:
     """Number of images in a round of `loops` loops, including those of plain autoregression."""
-    return loops + -(-loops // PLAIN_EVERY)
+    return loops + max(1, -(-loops // PLAIN_EVERY))
 
 
 def draw(

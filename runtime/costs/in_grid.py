@@ -64,7 +64,14 @@ class LowTarget(NamedTuple):
 class TimedCells:
     """A `GridTarget` that times its passes into `samples` under the name `what`, without the host's row maths.
 
-    seconds, passes: sums since last set to 0.
+    Attributes:
+        target: The target.
+        samples: Where the times in ms are added.
+        what: Name of the passes in `samples`.
+        seconds: Duration of the passes in seconds since last set to 0.
+        passes: Number of passes since last set to 0.
+        vocab_size: The number of codes, V.
+        grid: The grid of the image.
     """
 
     target: EngineGridTarget
@@ -245,7 +252,15 @@ def _host(
 def to_dict(
     samples: CycleSamples, low: Sequence[LowTarget], grid: Grid, rounds: int, alone: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
-    """The samples as JSON, for sizes with enough of them. alone: target passes repeated alone; see `curve`."""
+    """Return the samples as JSON, for sizes with enough of them.
+
+    Args:
+        samples: The samples of `measure`.
+        low: The smaller targets that were timed.
+        grid: The grid of the target.
+        rounds: Number of images of every loop.
+        alone: [[size, ms], ...] of target passes repeated alone; see `curve`.
+    """
     kinds = {kind: ms for kind, ms in samples.host.items() if kind.family == CELLS}
     parts = np.array([[kind.levels, kind.nodes, kind.pooled * grid.cells] for kind in kinds], dtype=np.float64)
     step, cell, judged = (round(ms, 5) for ms in nonnegative_fit(parts, list(kinds.values())).tolist())

@@ -31,8 +31,14 @@ WINDOWS: Final = (3, 5, 8, 12, 15, 17, 24, 31, 48, 63)
 
 
 class CostLoop(NamedTuple):
-    """A policy and a rule. family: how the host drafts, see `artifacts.cost_curve.HostFamily`; of a loop without a
-    drafter, "plain" or "window", the name of its passes.
+    """A policy and a rule, whose decoding loop is timed.
+
+    Attributes:
+        family: How the host drafts, see `artifacts.cost_curve.HostFamily`; of a loop without a drafter, "plain" or
+            "window", the name of its passes.
+        policy: The policy that drafts.
+        rule: The rule that judges the drafts.
+        pooled: Whether the rule pools codes.
     """
 
     family: str
@@ -52,7 +58,15 @@ PLAIN: Final = CostLoop("plain", LikeliestChain(), PointProposals())
 def all_loops(
     vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, fuses_trees: bool
 ) -> tuple[CostLoop, ...]:
-    """The loops of a full curve. verify_ms, draft_ms: costs for policies that choose by them."""
+    """Return the loops of a full curve.
+
+    Args:
+        vocab_size: The number of codes, V.
+        verify_ms: [[size, ms], ...] of target passes, for policies that choose by costs.
+        draft_ms: [[size, ms], ...] of drafter passes, for the same policies.
+        chains: Whether the drafter can draft a chain in one call.
+        fuses_trees: Whether the drafter can draft a tree in one call.
+    """
     point, pool = PointProposals(), _pooling(vocab_size)
     ranked = (
         (1, 2, 2),

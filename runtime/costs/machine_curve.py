@@ -104,12 +104,21 @@ def curve_of(
     renew: bool = False,
     full: bool = False,
 ) -> CostCurveFile | None:
-    """The curve of these models on this machine: the stored one, or a new one that is measured and stored.
+    """Return the curve of these models on this machine: the stored one, or a new one that is measured and stored.
 
-    sampling: its guidance determines the rows per pass. report: progress callback. renew: measure in any case. full:
-    also measure all families of methods and passes over cells, as `simulate predict` needs, which takes many minutes.
-    Returns None without a drafter. If the cache folder cannot be written, the curve is measured again next time. An
-    interrupted measurement resumes after its last complete round, which is stored next to the curve's file.
+    If the cache folder cannot be written, the curve is measured again next time. An interrupted measurement resumes
+    after its last complete round, which is stored next to the curve's file.
+
+    Args:
+        models: The opened models, with or without a drafter.
+        sampling: The sampling of the timed passes; its guidance determines the rows per pass.
+        report: Progress callback.
+        renew: Whether to measure in any case.
+        full: Whether to also measure all families of methods and passes over cells, as `simulate predict` needs, which
+            takes many minutes.
+
+    Returns:
+        The curve; None without a drafter.
     """
     if models.loaded_drafter is None:
         return None
@@ -138,9 +147,17 @@ def with_costs(
     sampling: SamplingParams,
     curve_for: Callable[[OpenModels, SamplingParams], CostCurveFile | None] | None = None,
 ) -> ModelTables:
-    """`tables` with the costs of this machine if one of the methods chooses by them.
+    """Return `tables` with the costs of this machine if one of the methods chooses by them.
 
-    curve_for: a function to use instead of `curve_of`, for example with a progress bar.
+    Args:
+        models: The opened models.
+        tables: The tables of the models; costs that they already hold are kept.
+        configs: The configurations of the methods.
+        sampling: See `curve_of`.
+        curve_for: A function to use instead of `curve_of`, for example with a progress bar.
+
+    Returns:
+        The tables, unchanged if no method needs costs or there is no curve.
     """
     if tables.costs is not None or not any(config.needs_costs for config in configs):
         return tables

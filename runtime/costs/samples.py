@@ -41,7 +41,10 @@ PLAIN_STEP: Final = CycleKind(PLAIN.family, 0, 1, False)
 class TreeCall(NamedTuple):
     """A kind of drafter call: trees with `levels` levels that expand `width` nodes in each level below the root's.
 
-    siblings: "sampled" or "ranked".
+    Attributes:
+        siblings: "sampled" or "ranked".
+        levels: Number of levels; the first one expands only the root.
+        width: Number of nodes that each further level expands.
     """
 
     siblings: str
@@ -223,7 +226,13 @@ def host_costs(cycles: CycleSamples, family: str) -> dict[str, float]:
 
 
 def to_dict(cycles: CycleSamples, rounds: int, alone: Mapping[str, Any]) -> dict[str, Any]:
-    """The samples as JSON, the `in_cycle` part of a cost curve. alone: see `passes_alone`."""
+    """Return the samples as JSON, the `in_cycle` part of a cost curve.
+
+    Args:
+        cycles: The samples.
+        rounds: Number of rounds of images.
+        alone: The passes repeated alone; see `machine_curve.passes_alone`.
+    """
     verify = alone["verify_ms"]
     repeated = {"target": verify, "window": verify, "draft": alone["draft_ms"], "chain": ()}
     families = dict.fromkeys(kind.family for kind in cycles.host if kind.family != PLAIN.family)

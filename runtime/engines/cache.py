@@ -87,7 +87,14 @@ class KeyValueCache:
         return np.array(self._each(), dtype=np.int64)
 
     def clear(self, hidden: Sequence[int] = ()) -> None:
-        """Remove all positions. hidden: [B], for each row, the number of first slots that it never sees."""
+        """Remove all positions.
+
+        Args:
+            hidden: [B], for each row, the number of first slots that it never sees; empty hides none.
+
+        Raises:
+            EngineError: `hidden` has another number of rows.
+        """
         if hidden and len(hidden) != self.rows:
             raise EngineError(f"cache: expected hidden slots of {self.rows} rows, got {tuple(hidden)}")
         self._length: int | None = 0
@@ -100,9 +107,14 @@ class KeyValueCache:
         self._look()
 
     def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        """Append positions of the last pass and make them visible; raise EngineError if the cache is full.
+        """Append positions of the last pass and make them visible, except those that the cache hides.
 
-        positions: [n], the same for every row, or [B, n]. counts: [B], how many of them each row takes; None takes all.
+        Args:
+            positions: [n], the same for every row, or [B, n]; or a slice of the positions.
+            counts: [B], how many of them each row takes; None takes all.
+
+        Raises:
+            EngineError: The cache is full.
         """
         start = self._length
         if start is None or counts is not None or (not isinstance(positions, slice) and positions.ndim == 2):

@@ -30,7 +30,11 @@ class ConfigOnlyEngine:
 class ConfigOnlyDecoder(NamedTuple):
     """A `LoadedDecoder` with only the parts that a method uses before it draws.
 
-    located: the checked file. quantization: see `EngineContext`.
+    Attributes:
+        name: The name of the model in its folder.
+        config: The config in the decoder's manifest.
+        located: The checked file.
+        quantization: See `EngineContext`.
     """
 
     name: str

@@ -37,16 +37,17 @@ class EngineError(ValueError):
 class EngineContext:
     """The threads and the backend of the engines that are opened with this context.
 
-    threads: threads of one operation, >= 1; None takes all cores that this process may use. Idle threads spin, which
-        makes passes of a millisecond fast; use fewer threads on a busy machine.
-    pool: "own" gives every session its own threads; "shared" runs all sessions on one pool of the process. Models that
-        take turns should share a pool: its threads are awake, whereas separate pools would compete for the cores.
-        Once a process has a shared pool, ONNX Runtime runs every new session on it.
-    lingering: whether a session's own threads keep spinning after a pass, for tens of milliseconds, or sleep until the
-        next pass. It has no effect on a shared pool.
-    backend: "cpu", or a GPU provider of ONNX Runtime in `engines.providers.PROVIDERS`, such as "cuda" or "cuda:1".
-    quantization: type to which the device rounds the matrices of every decoder's layers; None for none. Only decoders
-        of the backend "device" can be quantised.
+    Attributes:
+        threads: Threads of one operation, >= 1; None takes all cores that this process may use. Idle threads spin,
+            which makes passes of a millisecond fast; use fewer threads on a busy machine.
+        pool: "own" gives every session its own threads; "shared" runs all sessions on one pool of the process. Models
+            that take turns should share a pool: its threads are awake, whereas separate pools would compete for the
+            cores. Once a process has a shared pool, ONNX Runtime runs every new session on it.
+        lingering: Whether a session's own threads keep spinning after a pass, for tens of milliseconds, or sleep until
+            the next pass. It has no effect on a shared pool.
+        backend: "cpu", or a GPU provider of ONNX Runtime in `engines.providers.PROVIDERS`, such as "cuda" or "cuda:1".
+        quantization: Type to which the device rounds the matrices of every decoder's layers; None for none. Only
+            decoders of the backend "device" can be quantised.
     """
 
     threads: int | None = None
@@ -108,8 +109,13 @@ def _require_pool(threads: int | None) -> None:
 def open_session(path: Path, context: EngineContext | None = None, content: bytes | None = None) -> Any:
     """Open an `onnxruntime.InferenceSession` on the context's backend.
 
-    content: a graph to run instead of the one at `path`; its weights are in the folder of `path`.
-    Raises EngineError if the file is missing or is not a model, or if the provider is not available.
+    Args:
+        path: The graph's file.
+        context: Threads and backend; None takes the defaults.
+        content: A graph to run instead of the one at `path`; its weights are in the folder of `path`.
+
+    Raises:
+        EngineError: The file is missing or is not a model, or the provider is not available.
     """
     return open_capturing(path, context, content)[0]
 
@@ -195,12 +201,19 @@ def bind(binding: Any, side: Literal["input", "output"], name: str, array: Any) 
 def load_decoder(
     name: str, kind: str, folder: Path = FOLDER, context: EngineContext | None = None, backend: str = CPU
 ) -> LoadedDecoder:
-    """Check the files of the decoder `name` in a folder and load it; `kind` is "target", "drafter" or `DRAFT_TARGET`.
+    """Check the files of a decoder and load it; only the engine of its backend is imported.
 
-    backend: "cpu" for ONNX Runtime, or one of its GPU providers, such as "cuda" or "cuda:1"; "tensorrt" or
-    "tensorrt-rtx" for an engine built from the same graph, which ignores the context; "device" for a decoder that
-    `runtime.device` runs. Only the engine of this backend is imported.
-    Raises ManifestError or EngineError, which name the file and what to do.
+    Args:
+        name: The name of the decoder in the folder.
+        kind: "target", "drafter" or `DRAFT_TARGET`.
+        folder: Folder of the models; the shipped models by default.
+        context: Threads of ONNX Runtime, or the device's quantisation; None takes the defaults.
+        backend: "cpu" for ONNX Runtime, or one of its GPU providers, such as "cuda" or "cuda:1"; "tensorrt" or
+            "tensorrt-rtx" for an engine built from the same graph, which ignores the context; "device" for a decoder
+            that `runtime.device` runs. It replaces the context's backend.
+
+    Raises:
+        ValueError: A ManifestError or EngineError that names the file and what to do.
     """
     from underpaint.runtime.engines.providers import gpu_backend
 

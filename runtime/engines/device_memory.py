@@ -137,7 +137,14 @@ class InPlaceMemory(_FixedMemory):
     """
 
     def __init__(self, config: DecoderConfig, rows: int, counts: Sequence[int], device: str = "cuda") -> None:
-        """counts: the possible numbers of new positions of a pass."""
+        """Create the cache.
+
+        Args:
+            config: The config of the decoder.
+            rows: The number of rows, B.
+            counts: The possible numbers of new positions of a pass.
+            device: PyTorch's name of the GPU.
+        """
         super().__init__(config, device)
         shape = rows, config.kv_heads, host_places(config, counts), cached_width(config)
         self.caches = layered(2 * config.layers, shape, TYPES[config.precision], device)

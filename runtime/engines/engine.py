@@ -135,9 +135,13 @@ class FusedTreeOutput(NamedTuple):
 class PassOutput(NamedTuple):
     """The outputs of one pass: views of buffers that the engine's next pass overwrites.
 
-    logits [B, T, V]; features [B, T, D]. probs [T, V]: the distributions under the engine's sampling parameters; None
-    if the host has to compute them. chain [levels] int64: the greedy chain after the last position, if the engine
-    `fuses_chains`. tree: the draft tree after the last position, if the call requested one.
+    Attributes:
+        logits: [B, T, V] float32.
+        features: [B, T, D] float32.
+        probs: [T, V] float32, the distributions under the engine's sampling parameters; None if the host has to
+            compute them.
+        chain: [levels] int64, the greedy chain after the last position, if the engine `fuses_chains`.
+        tree: The draft tree after the last position, if the call requested one.
     """
 
     logits: NDArray[np.float32]
@@ -149,7 +153,12 @@ class PassOutput(NamedTuple):
     def probs_at(self, positions: IntArray | slice, params: SamplingParams) -> FloatArray:
         """Return the distributions [N, V] after `positions`: those of the graph, or else computed here from the logits.
 
-        params: the engine's sampling parameters. Raises ValueError if a logit is NaN or infinite.
+        Args:
+            positions: N positions of the pass.
+            params: The engine's sampling parameters.
+
+        Raises:
+            ValueError: A logit is NaN or infinite.
         """
         if self.probs is None:
             return sampling_probs(self.logits[:, positions], params)
@@ -201,9 +210,11 @@ class Engine(Protocol):
         ...
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
-        """Clear the cache. hidden: [B], for each row, the number of first slots that stay masked after their commit.
+        """Clear the cache.
 
-        cond_rows: [C, D] float32, the embedded condition of a decoder that takes `external_cond_rows`.
+        Args:
+            hidden: [B], for each row, the number of first slots that stay masked after their commit; empty masks none.
+            cond_rows: [C, D] float32, the embedded condition of a decoder that takes `external_cond_rows`.
         """
         ...
 
@@ -219,11 +230,17 @@ class Engine(Protocol):
     ) -> PassOutput:
         """Run one pass over T new positions without committing them; arguments without B apply to every row.
 
-        tokens, cells: [T] or [B, T]. bias: [T, T] or [B, T, T] among the new positions, 0 or `MASKED_SCORE`.
-        past_bias: [S], [T, S] or [B, T, S] on the slots; None shows the committed slots. features: [B, T, D], for
-        drafters. chain_levels: tokens of the greedy chain after the last position. tree: the tree to draft there. Each
-        level counts as a pass.
-        Raises EngineError on a cell outside the grid, on too many positions, or if the engine cannot draft the request.
+        Args:
+            tokens: [T] or [B, T], the tokens at the positions.
+            cells: [T] or [B, T], the cells of the tokens.
+            bias: [T, T] or [B, T, T] among the new positions, 0 or `MASKED_SCORE`.
+            past_bias: [S], [T, S] or [B, T, S] on the slots; None shows the committed slots.
+            features: [B, T, D], for drafters.
+            chain_levels: Tokens of the greedy chain after the last position; each level counts as a pass.
+            tree: The tree to draft after the last position; each level counts as a pass.
+
+        Raises:
+            EngineError: A cell is off the grid, there are too many positions, or the engine cannot draft the request.
         """
         ...
 

@@ -107,7 +107,12 @@ def encoded(picture: Picture, form: Literal["PNG", "WEBP"] = "PNG") -> bytes:
 
 
 class Judged(NamedTuple):
-    """The judge's output. scores: logits [B, classes] by slot of the prompt grammar; features: [B, F]."""
+    """The judge's output for a batch of images.
+
+    Attributes:
+        scores: Logits [B, classes] float32, by slot of the prompt grammar.
+        features: [B, F] float32.
+    """
 
     scores: dict[str, NDArray[np.float32]]
     features: NDArray[np.float32]

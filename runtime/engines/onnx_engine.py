@@ -61,7 +61,12 @@ class _Bound(NamedTuple):
 class OnnxDecoder(NamedTuple):
     """A `LoadedDecoder` that consists of an ONNX Runtime session and its config.
 
-    gpu: the provider and the GPU that the session runs on; None for the CPU. options: the provider options used.
+    Attributes:
+        session: The session.
+        config: The config in the decoder's manifest.
+        name: The name of the model in its folder.
+        gpu: The provider and the GPU that the session runs on; None for the CPU.
+        options: The provider options used.
     """
 
     session: Any

@@ -33,8 +33,12 @@ from underpaint.runtime.engines.context import EngineError
 class PassLayout(NamedTuple):
     """The layout of T nodes in P >= T positions of an engine's pass.
 
-    tokens, cells: [P]; visible: [P, P]. outputs: [T], the position of each node's output. node: [P], the node that a
-    position belongs to; None if each node has one position.
+    Attributes:
+        tokens: [P], the token at each position.
+        cells: [P], the cell of each token.
+        visible: [P, P] bool, whether the position of a row sees that of a column.
+        outputs: [T], the position of each node's output.
+        node: [P], the node that a position belongs to; None if each node has one position.
     """
 
     tokens: IntArray
@@ -129,8 +133,12 @@ def _tree_bias(shape: tuple[int, ...], visible: bytes) -> NDArray[np.float32]:
 class PassInputs(NamedTuple):
     """The inputs of a pass over T positions, except the cache; see `runtime.engines.engine.Engine.run`.
 
-    tokens, cells: [T] or [B, T]. bias: [T, T] or [B, T, T] among the new positions; past_bias: [S], [T, S] or
-    [B, T, S]. features: [B, T, D] or None.
+    Attributes:
+        tokens: [T] or [B, T].
+        cells: [T] or [B, T].
+        bias: [T, T] or [B, T, T], among the new positions.
+        past_bias: [S], [T, S] or [B, T, S], on the slots.
+        features: [B, T, D], or None.
     """
 
     tokens: IntArray
@@ -171,7 +179,12 @@ class SamplingInputs:
     """Arrays of sampling parameters, bound once, which may change between passes; see `artifacts.decoder_graph`."""
 
     def __init__(self, rows: int, accepted: frozenset[str]) -> None:
-        """rows: B. accepted: the graph's inputs; a graph that computes no distributions has no sampling inputs."""
+        """Create the arrays.
+
+        Args:
+            rows: The number of rows, B.
+            accepted: The graph's inputs; a graph that computes no distributions has no sampling inputs.
+        """
         arrays: Mapping[str, NDArray[Any]] = {
             GUIDANCE_MIX: np.full((1, rows), 1.0 / rows, dtype=np.float32),
             INVERSE_TEMPERATURE: np.ones((), dtype=np.float32),

@@ -30,7 +30,13 @@ class EngineTarget:
     """
 
     def __init__(self, decoder: LoadedDecoder, params: SamplingParams, encoder: ConditionEncoder | None = None) -> None:
-        """encoder: encodes conditions; None for a decoder whose conditions are ids."""
+        """Create a target; engines are opened on first use.
+
+        Args:
+            decoder: The loaded decoder.
+            params: The sampling parameters.
+            encoder: Encodes conditions; None for a decoder whose conditions are ids.
+        """
         self.decoder = decoder
         self.encoder = encoder or ConditionEncoder(decoder.config)
         self.eol_layout = EolLayout(decoder.config)

@@ -65,7 +65,11 @@ class _Bucket(NamedTuple):
 class TensorRTDecoder:
     """A `LoadedDecoder` that reads its plans and weights when the first engine is opened.
 
-    live: the state that open engines share; it is freed, with its GPU memory, when the last engine closes.
+    Attributes:
+        decoder: The name, config and checked file of the decoder.
+        backend: "tensorrt" or "tensorrt-rtx".
+        module: The Python package of the backend.
+        live: The state that open engines share; it is freed, with its GPU memory, when the last engine closes.
     """
 
     decoder: ConfigOnlyDecoder

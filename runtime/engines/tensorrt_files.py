@@ -33,9 +33,19 @@ ANY_GPU: Final = "any"
 class EngineRecord:
     """The graph, GPU and version that a plan was built from; a plan contains no weights, but reads them.
 
-    model: the part of a decoder that the plan runs, see `part_of`. rows: least and largest number of rows of a pass.
-    passes: least and largest number of new positions of each optimisation profile, in order. places: places of the
-    cache, 0 if the plan reads no cache. version_compatible: whether later versions can run the plan.
+    Attributes:
+        model: The part of a decoder that the plan runs, see `part_of`.
+        backend: "tensorrt" or "tensorrt-rtx".
+        version: The version of the backend's package.
+        gpu: The GPU that the plan was built for, or `ANY_GPU`.
+        onnx_sha256: SHA-256 of the decoder's graph.
+        engine_sha256: SHA-256 of the plan.
+        engine_bytes: Size of the plan in bytes.
+        precision: The decoder's precision, as in its config.
+        rows: Least and largest number of rows of a pass.
+        places: Places of the cache, 0 if the plan reads no cache.
+        passes: Least and largest number of new positions of each optimisation profile, in order.
+        version_compatible: Whether later versions can run the plan.
     """
 
     model: str
@@ -150,11 +160,20 @@ def check_rows(record: EngineRecord, rows: int, folder: Path, again: str | None 
 def read_engine(
     folder: Path, model: str, backend: str, manifest: Manifest, version: str, gpu: str, again: str | None = None
 ) -> EngineFile:
-    """Read and check the plan for a part of a decoder.
+    """Read and check the plan for a part of a decoder, and its record.
 
-    manifest: the decoder's. again: see `read_record`.
-    Raises EngineError if the plan is missing or damaged, or was built from another graph, for another GPU, or by an
-    incompatible version.
+    Args:
+        folder: The folder of the decoder.
+        model: The part of the decoder; see `part_of`.
+        backend: "tensorrt" or "tensorrt-rtx".
+        manifest: The decoder's manifest.
+        version: The version of the backend's package on this machine.
+        gpu: The GPU of this machine; see `tensorrt_runtime.gpu_name`.
+        again: See `read_record`.
+
+    Raises:
+        EngineError: The plan is missing or damaged, or was built from another graph, for another GPU, or by an
+            incompatible version.
     """
     record, place = read_record(folder, model, backend, again), paths(folder, model, backend)
     again = again or build_again(folder, backend)

@@ -34,8 +34,13 @@ def gpu_name(index: int = 0) -> str:
 class TensorRTRuntime:
     """A deserialised engine, and the state that its contexts share.
 
-    runtime: the TensorRT runtime that deserialised the engine and must outlive it. compiled_file: stores the kernels
-    that TensorRT for RTX compiles on the first run, so that the next process does not compile them again.
+    Attributes:
+        record: The record of how the plan was built.
+        module: The Python package of the backend.
+        runtime: The TensorRT runtime that deserialised the engine and must outlive it.
+        engine: The engine.
+        compiled_file: Stores the kernels that TensorRT for RTX compiles on the first run, so that the next process does
+            not compile them again.
     """
 
     record: EngineRecord
@@ -99,7 +104,13 @@ class TensorRTGraph:
     """A plan with its weights; each binding has its own context and runs on the current stream, to allow capture."""
 
     def __init__(self, runtime: TensorRTRuntime, weights: Mapping[str, Tensor], again: str) -> None:
-        """weights: the plan's inputs other than those of its passes. again: the remedy for a rejected pass."""
+        """Create a graph with its weights.
+
+        Args:
+            runtime: The deserialised engine.
+            weights: The plan's inputs other than those of its passes, by name.
+            again: The remedy for a rejected pass.
+        """
         self.record, self._runtime, self._again = runtime.record, runtime, again
         self._tensors = runtime.tensors
         self._weights = {name: each for name, each in weights.items() if name in self._tensors}
@@ -179,8 +190,16 @@ def open_plans(
 ) -> Plans:
     """Open the plans of a decoder, and check that they were built for this graph, GPU and version.
 
-    for_device: whether to open the plans of the device runtime, see `part_of`. again: see `read_record`.
-    Raises EngineError if a plan does not fit, or if a weight is missing from the decoder's file.
+    Args:
+        decoder: The decoder, with its checked file.
+        backend: "tensorrt" or "tensorrt-rtx".
+        module: The Python package of the backend.
+        device: The GPU that the weights are copied to.
+        for_device: Whether to open the plans of the device runtime, see `part_of`.
+        again: See `read_record`.
+
+    Raises:
+        EngineError: A plan does not fit, or a weight is missing from the decoder's file.
     """
     folder, manifest = decoder.located.path.parent, decoder.located.manifest
     again = again or build_again(folder, backend)

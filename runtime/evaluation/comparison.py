@@ -144,10 +144,17 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
 def read_conditions(
     pipeline: OpenModels, texts: Sequence[str], count: int | None, skip: int = 0
 ) -> tuple[Condition, ...]:
-    """The conditions of the texts; without texts, 8 chosen prompts of the grammar, or class 0.
+    """Return the conditions of the texts; without texts, those of 8 chosen prompts of the grammar, or class 0.
 
-    count, skip: number of prompts to choose, and to leave out first (see `choose_prompts`). Only folders with the
-    prompt grammar have prompts to choose from; raises ValueError for others, and if texts are given too.
+    Args:
+        pipeline: The opened models.
+        texts: The texts of the conditions; empty to choose prompts.
+        count: Number of prompts to choose; None for the default. See `choose_prompts`.
+        skip: Number of prompts to leave out first.
+
+    Raises:
+        ValueError: Texts are given together with `count` or `skip`, or there is nothing to choose from: only folders
+            with the prompt grammar have prompts to choose, and a live model without texts has none.
     """
     if texts:
         if count is not None or skip:

@@ -27,8 +27,14 @@ PICTURES: Final = "pictures"
 
 
 class DrawingKey(NamedTuple):
-    """One drawing that a run requires. model: the model's index in the plan. repeat: above 0, the same is drawn again,
-    for its times.
+    """One drawing that a run requires.
+
+    Attributes:
+        method: The method's name.
+        prompt: The prompt's text.
+        seed: The seed of the noise.
+        model: The model's index in the plan.
+        repeat: Above 0, the same is drawn again, for its times.
     """
 
     method: str
@@ -240,7 +246,15 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
 
 
 class StoredPicture(NamedTuple):
-    """A stored picture of a run, with the path of its PNG. model: the model's index in the plan."""
+    """A stored picture of a run.
+
+    Attributes:
+        model: The model's index in the plan.
+        method: The method's name.
+        prompt: The prompt's text.
+        seed: The seed of the noise.
+        path: The path of its PNG.
+    """
 
     model: int
     method: str
@@ -263,7 +277,10 @@ def stored_pictures(log: DrawingLog) -> list[StoredPicture]:
 def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Drawing:
     """Parse the drawing in a line of a log.
 
-    settings: settings of the run's model, which must list the drawing's method, prompt and seed; None checks nothing.
+    Args:
+        plain: The drawing as JSON.
+        settings: Settings of the run's model, which must list the drawing's method, prompt and seed; None does not
+            check these.
 
     Raises:
         ValueError: A field is missing, unknown, of another type or range, or two fields contradict each other.

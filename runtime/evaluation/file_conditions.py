@@ -17,8 +17,13 @@ from underpaint.runtime.models import OpenModels
 class PromptFile:
     """A file of prompts, and the selection of prompts to draw.
 
-    form: None detects it. count, skip: number of the file's prompts to draw (None: all) after skipping some, in file
-    order. skip_unknown: skip prompts that the models have no words for. skip_repeated: draw repeated prompts once.
+    Attributes:
+        source: The content of the file.
+        form: The form of the file; None detects it.
+        count: Number of the file's prompts to draw, in file order; None draws all.
+        skip: Number of prompts to skip first.
+        skip_unknown: Whether to skip prompts that the models have no words for.
+        skip_repeated: Whether to draw repeated prompts once.
     """
 
     source: PromptSource

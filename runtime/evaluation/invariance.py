@@ -56,8 +56,21 @@ def check_invariance(
 ) -> Iterator[PassComparison]:
     """Compare every target and drafter of a folder, or only those in `models`.
 
-    Targets that only draft, with 8-bit products, are included if the backend runs them. report: called with the next
-    comparison. Raises ManifestError or EngineError if a model is unknown, the backend cannot run it, or there is none.
+    Targets that only draft, with 8-bit products, are included if the backend runs them.
+
+    Args:
+        folder: Folder of the models.
+        models: Names of the targets and drafters to compare; empty for all.
+        backend: The backend that runs the passes.
+        seed: Seed of the sampled sequences.
+        report: Called with a description of the next comparison.
+
+    Returns:
+        The comparisons, each as it is made.
+
+    Raises:
+        ManifestError: A model is unknown, or the folder has none.
+        EngineError: The backend cannot run a model.
     """
     pairs: list[tuple[str, str, str | None]] = []
     for entry in read_index(folder).resolutions:

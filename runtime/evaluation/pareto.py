@@ -44,13 +44,19 @@ MOST_VARIANTS: Final = 500
 
 
 def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]) -> tuple[Variant, ...]:
-    """Every combination of `method.name=value,value,...` within a method, and each of `methods` at its defaults.
+    """Return every combination of the varied settings within a method, and each of `methods` at its defaults.
 
-    A method of `methods` that is also varied is drawn both ways. Labels name the varied settings. If a value contains
-    commas, semicolons separate the values: `eagle1.widths=2,2,1;3,2`.
+    Labels name the varied settings.
 
-    fixed: `method.name=value` for all variants of a method. Raises ValueError for text of another form, a fixed
-    setting of a method without variants, and a setting that is varied twice or also fixed.
+    Args:
+        varied: Texts `method.name=value,value,...`. If a value contains commas, semicolons separate the values:
+            `eagle1.widths=2,2,1;3,2`.
+        fixed: Texts `method.name=value`, for all variants of a method.
+        methods: Names of methods; one that is also varied is drawn both ways.
+
+    Raises:
+        ValueError: A text has another form, a fixed setting is of a method without variants, a setting is varied twice
+            or also fixed, or there are more than `MOST_VARIANTS` variants.
     """
     axes: dict[str, dict[str, list[str]]] = {method: {} for method in methods}
     for text in varied:

@@ -21,7 +21,12 @@ Form: TypeAlias = Literal["chain", "beside"]
 
 
 class ArgmaxFlip(NamedTuple):
-    """A cell where another token became most likely. margin: the most likely token's lead in a pass of 1, in logits."""
+    """A cell where another token became most likely.
+
+    Attributes:
+        cell: Index of the cell.
+        margin: The most likely token's lead in a pass of 1, in logits.
+    """
 
     cell: int
     margin: float
@@ -31,10 +36,20 @@ class ArgmaxFlip(NamedTuple):
 class PassComparison:
     """One kind of pass compared with passes of 1.
 
-    rows, row: number of rows in the pass, and the row compared. count: new positions. tokens: number of tokens
-    compared. logits, probs: largest absolute differences. relative: that of the logits over max(1, the largest logit).
-    flips: tokens where another code became the most likely; first_flip: the first one. least_margin: smallest lead of
-    the most likely code over all tokens.
+    Attributes:
+        model: The decoder's name.
+        precision: The decoder's arithmetic.
+        form: How the positions of the pass see each other; see `Form`.
+        rows: Number of rows in the pass.
+        row: The row compared, from 0.
+        count: Number of new positions in the pass.
+        tokens: Number of tokens compared.
+        logits: Largest absolute difference of logits.
+        probs: Largest absolute difference of probabilities.
+        relative: Largest difference of a token's logits over max(1, the largest logit).
+        flips: Number of tokens where another code became the most likely.
+        first_flip: The first of these; None if there is none.
+        least_margin: Smallest lead of the most likely code over all tokens, in logits.
     """
 
     model: str

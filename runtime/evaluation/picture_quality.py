@@ -125,9 +125,14 @@ class PictureViews:
 
 
 def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> dict[str, Any]:
-    """The figures of a method's pictures, and their differences to the baseline, with the names of `ReportRow`.
+    """Return the figures of a method's pictures, and their differences to the baseline, named as in `ReportRow`.
 
-    Figures without their judge, decoder or likelihood are left out. drawn, baseline: ordered by seed, then by prompt.
+    Figures without their judge, decoder or likelihood are left out.
+
+    Args:
+        drawn: The method's drawings, ordered by seed, then by prompt.
+        baseline: The baseline's drawings in the same order.
+        views: The pictures of both, with their readings and likelihoods.
     """
     seeds = len({one.seed for one in drawn})
     prompts = len(drawn) // seeds

@@ -56,7 +56,15 @@ def threads_of(spec: ModelSource, fingerprint: Mapping[str, Any], *, inline: boo
 class ModelSpec:
     """A folder of exported models at one resolution. Implements `ModelSource`.
 
-    folder, low, tokenizer: paths for every worker; see `Pipeline.read_words_by`. threads: per worker, >= 1.
+    Its paths must hold for every worker.
+
+    Attributes:
+        folder: Path of the folder of models.
+        resolution: Side of the pictures in pixels; None takes the largest one of the folder.
+        low: Path of a second folder, for methods that draft on a smaller grid; see `Pipeline.open`.
+        backend: The backend of the models; see `Pipeline.open`.
+        threads: Number of threads per worker, >= 1.
+        tokenizer: Path of the tokenizer for prompts in words; see `Pipeline.read_words_by`.
     """
 
     folder: str
@@ -89,8 +97,13 @@ class ModelSpec:
 class ModelTask:
     """The data that a worker needs to draw with one model: plain values for other processes and machines.
 
-    settings: `name=value` texts by method. sha256: hashes of the models' files at planning time, by name. likelihood:
-    whether to compute the target's likelihood of the tokens.
+    Attributes:
+        spec: The models to open.
+        settings: `name=value` texts by method.
+        preset: The preset that the methods' settings start from.
+        sampling: Sampling parameters of the target.
+        sha256: Hashes of the models' files at planning time, by name.
+        likelihood: Whether to compute the target's likelihood of the tokens.
     """
 
     spec: ModelSource
@@ -139,10 +152,22 @@ class ModelPlan:
         batch: int = 1,
         inline: bool = False,
     ) -> ModelPlan:
-        """The plan of a model that workers open; raises as `check_opens` if a method or a prompt does not fit it.
+        """Return the plan of a model that workers open.
 
-        batch: number of pictures drawn together. Their seconds are shares of the batch's time, so drawings of another
-        batch are another run. inline: whether this process draws, on the threads of `pipeline`.
+        Args:
+            spec: The models for the workers to open.
+            pipeline: The same models, opened for planning and reporting.
+            comparison: The methods, prompts and seeds.
+            settings: `name=value` texts by method.
+            prompts_file: See `PromptFile.to_dict`.
+            prompt_keys: The prompts' names in the file; empty without a file.
+            likelihood: Whether to compute the target's likelihood of the tokens.
+            batch: Number of pictures drawn together. Their seconds are shares of the batch's time, so drawings of
+                another batch are another run.
+            inline: Whether this process draws, on the threads of `pipeline`.
+
+        Raises:
+            ValueError: A method or a prompt does not fit the model; see `check_opens`.
         """
         check_opens(pipeline, comparison)
         judge = judge_of(pipeline)

@@ -27,8 +27,10 @@ _TEXT_FIELDS: Final = ("prompt", "caption", "text")
 class FilePrompt:
     """One prompt of a file.
 
-    text: the prompt. key: its name in the file (a line number, the id of an image or item, or a class). details: the
-    file's other fields, which a benchmark's scorer may need.
+    Attributes:
+        text: The prompt.
+        key: Its name in the file: a line number, the id of an image or item, or a class.
+        details: The file's other fields, which a benchmark's scorer may need.
     """
 
     text: str
@@ -43,11 +45,18 @@ def read_prompts(
     skip: int = 0,
     repeated: Literal["refuse", "first"] = "refuse",
 ) -> tuple[FilePrompt, ...]:
-    """Read `count` prompts of a file (None: all) after the first `skip`, in file order.
+    """Read the prompts of a file, in file order.
 
-    form: None detects it from the file's name and first lines. repeated: whether to refuse repeated prompts, or to keep
-    the first of them. Raises ValueError if the file is not UTF-8 or of another form, lacks a column, has an empty
-    prompt, repeated prompts or one key for two prompts, or has fewer prompts than requested.
+    Args:
+        source: The content of the file or folder.
+        form: The form of the file; None detects it from the file's name and first lines.
+        count: Number of prompts to return; None returns all.
+        skip: Number of prompts to leave out first.
+        repeated: Whether to refuse repeated prompts, or to keep the first of them.
+
+    Raises:
+        ValueError: The file is not UTF-8 or of another form, lacks a column, has an empty prompt, repeated prompts or
+            one key for two prompts, or has fewer prompts than requested.
     """
     path = source.path
     if skip < 0 or (count is not None and count < 1):
@@ -92,8 +101,13 @@ def known_prompts(
 ) -> tuple[tuple[tuple[FilePrompt, Read], ...], tuple[tuple[FilePrompt, str], ...]]:
     """Split prompts into those that a model knows, with the results of `read`, and others with the reason.
 
-    read: raises ValueError for an unknown prompt. skip_unknown: leave out unknown prompts; otherwise one ValueError
-    gives their number. Also raises ValueError if no prompt is known.
+    Args:
+        prompts: The prompts of a file.
+        read: Reads a prompt; raises ValueError for an unknown one.
+        skip_unknown: Whether to leave out unknown prompts.
+
+    Raises:
+        ValueError: None of the prompts is known, or some are unknown and not left out; the message gives their number.
     """
     known_pairs: list[tuple[FilePrompt, Read]] = []
     unknown: list[tuple[FilePrompt, str]] = []

@@ -24,7 +24,11 @@ _PIPE: Final = "a pipe"
 class PromptSource:
     """The content of a prompt file, or of a folder with one text file per prompt; a pipe can be read only once.
 
-    path: as the user gave it. name: as results record it. contents: bytes by file name.
+    Attributes:
+        path: The path as the user gave it.
+        name: The name as results record it.
+        contents: Bytes by file name.
+        folder: Whether the source is a folder.
     """
 
     path: Path
@@ -102,11 +106,16 @@ class TableRow(NamedTuple):
 
 
 def rows_of(source: PromptSource, delimiter: str, columns: tuple[str, ...]) -> list[TableRow]:
-    """The rows of a CSV or TSV file with a header, whose case does not matter.
+    """Return the rows of a CSV or TSV file with a header, whose case does not matter.
 
-    delimiter: a tab for TSV, with one line per row; otherwise CSV as in RFC 4180. columns: required in every row.
-    Raises ValueError with the line: the header lacks a column or repeats one, a quotation mark is not closed, or the
-    fields of a row do not match the header.
+    Args:
+        source: The content of the file.
+        delimiter: A tab for TSV, with one line per row; otherwise CSV as in RFC 4180.
+        columns: Lower-case names of columns that are required in every row.
+
+    Raises:
+        ValueError: The header lacks a column or repeats one, a quotation mark is not closed, or the fields of a row do
+            not match the header. Errors in a row name its line.
     """
     text, path = source.text(), source.path
     rows = _tsv_rows(text, path) if delimiter == "\t" else _csv_rows(text, path, delimiter)

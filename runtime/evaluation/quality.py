@@ -43,8 +43,10 @@ class Reading(NamedTuple):
 class Reference:
     """The judge's readings of real scenes, in two halves that share no scene.
 
-    features_a, features_b: [n, F], for pictures at one resolution. accuracy: the share of fresh real scenes that the
-    judge reads correctly, per slot and for `MAIN_ACCURACY`.
+    Attributes:
+        features_a: Features of the first half, [n >= 2, F], for pictures at one resolution.
+        features_b: Features of the second half, [m >= 2, F], at the same resolution.
+        accuracy: The share of fresh real scenes that the judge reads correctly, per slot and for `MAIN_ACCURACY`.
     """
 
     features_a: FloatArray

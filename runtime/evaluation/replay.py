@@ -32,8 +32,12 @@ Kind: TypeAlias = Literal["tree", "repair", "fronts"]
 class TreeEvent:
     """One draft tree and its verdict.
 
-    cell: raster index of the first cell that it decides. tokens, parents: of the nodes, see `DraftTree`. path: the
-    accepted nodes. extra: the token that follows them.
+    Attributes:
+        cell: Raster index of the first cell that it decides.
+        tokens: Tokens of the nodes; see `DraftTree`.
+        parents: Parents of the nodes; see `DraftTree`.
+        path: The accepted nodes.
+        extra: The token that follows them.
     """
 
     cell: Count
@@ -62,8 +66,14 @@ class TreeEvent:
 class RepairEvent:
     """Rows that are drafted at a low resolution, verified in one pass, and repaired.
 
-    first, stop: range of the rows' cells. draft, tokens: [stop - first] codes before and after. rejected: cells that
-    the rule rejected. islands: groups of cells redrawn in parallel. steps: cells decided in each step of the repair.
+    Attributes:
+        first: First cell of the rows.
+        stop: End of the rows' cells, exclusive.
+        draft: [stop - first] codes before the repair.
+        rejected: Cells that the rule rejected.
+        islands: Groups of cells redrawn in parallel.
+        steps: Cells decided in each step of the repair.
+        tokens: [stop - first] codes after the repair.
     """
 
     first: Count
@@ -105,9 +115,17 @@ _EVENTS: Final[Mapping[str, type[TreeEvent] | type[RepairEvent] | type[FrontEven
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The decoding of one picture. tokens: [cells].
+    """The decoding of one picture.
 
-    token_bias: total variation from the target's distribution (see `token_bias.draw_watched`); None if not measured.
+    Attributes:
+        method: The method's name.
+        prompt: The prompt's text.
+        seed: The seed of the noise.
+        kind: The kind of the events.
+        tokens: The picture's tokens, [cells].
+        events: The steps of decoding, in order.
+        token_bias: Total variation from the target's distribution (see `token_bias.draw_watched`); None if not
+            measured.
     """
 
     method: str
@@ -209,9 +227,14 @@ class ReplayLog(RunStore[DrawingKey, Replay]):
     REMEDY: ClassVar[str] = "delete it and record them again"
 
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None) -> None:
-        """Open the recording in `folder`. settings: those of the run; None accepts any run.
+        """Open the recording in a folder.
 
-        Raises ValueError if the file has other content than replays.
+        Args:
+            folder: The folder of the run.
+            settings: The settings of the run; None accepts any run.
+
+        Raises:
+            ValueError: The file has other content than replays.
         """
         self.finished = not (folder / f"{self.NAME}.jsonl").exists()
         try:
@@ -253,8 +276,14 @@ def record_replays(
 ) -> None:
     """Record the missing replays of every method on the first `prompts` prompts, with the first seed.
 
-    The pictures are drawn again for this, so recording affects no timing of the comparison. report: callback for the
-    number of replays done, and in total.
+    The pictures are drawn again for this, so recording affects no timing of the comparison.
+
+    Args:
+        plan: A run of one model.
+        drawings: The finished drawings of the run.
+        log: The recording to add to.
+        prompts: Number of prompts to record.
+        report: Called with the number of replays done, and in total.
     """
     (model,) = plan.models
     comparison = model.comparison

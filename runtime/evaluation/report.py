@@ -76,10 +76,14 @@ def make_report(
     likelihood: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> ComparisonReport:
-    """The results of a finished run of one model; decodes and judges pictures if its folder can.
+    """Return the results of a finished run of one model; decode and judge pictures if its folder can.
 
-    replays: recorded ones, for the bias of relaxed methods. likelihood: whether to compute the target's likelihood of
-    the tokens, with a few passes per distinct drawing. report: callback for the number of methods done, and in total.
+    Args:
+        plan: The run.
+        log: Its drawings.
+        replays: Recorded replays, for the bias of relaxed methods.
+        likelihood: Whether to compute the target's likelihood of the tokens, with a few passes per distinct drawing.
+        report: Called with the number of methods done, and in total.
     """
     (model,) = plan.models
     rows, drawings, views = drawn_rows(plan, 0, log, replays, likelihood=likelihood, report=report)
@@ -159,9 +163,13 @@ def drawn_rows(
 def to_results(
     plan: RunPlan, report: ComparisonReport, command: str, curve: CostCurveFile | None = None
 ) -> dict[str, Any]:
-    """The results as JSON of kind "compare", in the form of `artifacts/results_schema.json`.
+    """Return the results as JSON of kind "compare", in the form of `artifacts/results_schema.json`.
 
-    command: the command that made them. curve: cost curve of the machine that drew; None if unknown.
+    Args:
+        plan: The run of one model.
+        report: Its results.
+        command: The command that made them.
+        curve: Cost curve of the machine that drew; None if unknown.
     """
     maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
     measured_costs = None if curve is None else curve.to_record()
@@ -172,8 +180,12 @@ def to_results(
 class EvaluationReport(NamedTuple):
     """The figures of a finished evaluation.
 
-    rows: of each model. results: in the form of `artifacts/results_schema.json`, of kind "evaluate", or "merged" for
-    several models. repeated: number of drawings made more than once; differing: those of them with different tokens.
+    Attributes:
+        rows: The rows of each model.
+        results: The results in the form of `artifacts/results_schema.json`, of kind "evaluate", or "merged" for several
+            models.
+        repeated: Number of drawings made more than once.
+        differing: Number of those with different tokens.
     """
 
     rows: tuple[tuple[ReportRow, ...], ...]
@@ -183,7 +195,13 @@ class EvaluationReport(NamedTuple):
 
 
 def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> EvaluationReport:
-    """The figures of a log, which must have every drawing of the plan. command: the command that made them."""
+    """Return the figures of a finished evaluation.
+
+    Args:
+        plan: The run; every model must have a task for workers.
+        log: The drawings, which must include every drawing of the plan.
+        command: The command that made them.
+    """
     differing = sum(log.drawing(key).tokens != job.drawing.tokens for key, job in log.repeated)
     processors = dict(Counter(job.processor for job in log))
     drawing_counts = {"processors": processors, "repeated": len(log.repeated), "differing": differing}

@@ -140,10 +140,16 @@ def report_rows(
     replays: Sequence[Replay] = (),
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[ReportRow, ...]:
-    """One row for each method of a plan that has drawings.
+    """Return one row for each method of a plan that has drawings.
 
-    drawings: by method, seed after seed, each in the order of the prompts. The baseline has all drawings that other
-    methods have. replays, report: see `make_report`.
+    Args:
+        plan: The methods, prompts and seeds.
+        drawings: Drawings by method, seed after seed, each in the order of the prompts. The baseline has all drawings
+            that other methods have.
+        grid: The grid of image tokens.
+        views: The pictures, with their readings and likelihoods.
+        replays: See `make_report`.
+        report: See `make_report`.
     """
     greedy = plan.sampling.temperature == 0
     baseline = {(one.prompt, one.seed): one for one in drawings[BASELINE]}

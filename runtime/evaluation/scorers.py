@@ -18,7 +18,14 @@ DPG_MOST: Final = 4
 
 
 class BenchmarkPrompt(NamedTuple):
-    """A prompt with its pictures as PNG. key: its name in the benchmark; details: its line, which the scorer reads."""
+    """A prompt of a benchmark with its pictures.
+
+    Attributes:
+        key: The prompt's name in the benchmark.
+        text: The prompt.
+        details: The prompt's line in the benchmark, which the scorer reads.
+        pictures: The pictures as PNG.
+    """
 
     key: str
     text: str

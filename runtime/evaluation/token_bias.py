@@ -115,7 +115,9 @@ def _apart(one: FloatArray, other: FloatArray) -> float:
 class SeenTarget:
     """Implements `GridTarget` with another one, and keeps the distribution of every cell from every pass.
 
-    passes: for each pass, the first over the condition, the distributions [V] by cell.
+    Attributes:
+        target: The other grid target.
+        passes: For each pass, the first over the condition, the distributions [V] float64 by cell.
     """
 
     target: GridTarget

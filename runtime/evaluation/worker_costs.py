@@ -25,11 +25,25 @@ def costs_file(
     inline: bool,
     tell: Callable[[], None],
 ) -> Path:
-    """The cost curve of an evaluation's model in `folder`; this machine's is measured and stored if there is none.
+    """Return the file of an evaluation's cost curve; measure and store this machine's curve if there is none.
 
     All shards of the evaluation read this file, on any machine; otherwise they would draw with different trees. The
     measurement runs on the threads that draw, in its own process unless jobs are drawn `inline`, and alone, as
-    concurrent workers may slow it down. tell: called before a measurement. Raises ValueError without a drafter.
+    concurrent workers may slow it down.
+
+    Args:
+        folder: The folder of the evaluation.
+        spec: The models for workers to open.
+        pipeline: The same models, opened in this process.
+        sampling: Sampling parameters of the target.
+        inline: Whether this process draws the jobs.
+        tell: Called before a measurement.
+
+    Returns:
+        The absolute path of the file.
+
+    Raises:
+        ValueError: The models have no drafter.
     """
     about = pipeline.fingerprint()
     hashes = {part: about["sha256"].get(about.get(part)) for part in ("target", "drafter")}

@@ -139,11 +139,18 @@ def emu3_5(
     codes: int = 131072,
     marks: tuple[int, int, int, int] = (*_EMU35_START, 151846, 151853),
 ) -> LiveModel:
-    """Emu3.5 (arXiv 2510.26583) in Qwen3's class, which has the same layers: guidance 5, top-k 5120.
+    """Return Emu3.5 (arXiv 2510.26583) in Qwen3's class, which has the same layers: guidance 5, top-k 5120.
 
-    Each line has an end token, except the last, which the picture's end token follows. marks: ids of the picture's
-    begin, its tokens' begin, a line's end and the picture's end. The unconditional row is the template without a text;
-    without a tokenizer, it is the prompt from the picture's begin on.
+    Each line has an end token, except the last, which the picture's end token follows. The unconditional row is the
+    template without a text; without a tokenizer, it is the prompt from the picture's begin on.
+
+    Args:
+        model: The model in `transformers`.
+        processor: Its tokenizer, or a processor with it; None if prompts are given as ids.
+        grid: The grid of the picture's codes; None takes 64 x 64.
+        longest_prompt: Maximum number of ids in a prompt.
+        codes: The number of image codes, which are the last ids of the vocabulary.
+        marks: Ids of the picture's begin, its tokens' begin, a line's end and the picture's end.
     """
     grid = grid or Grid(64, 64)
     begin, tokens, eol, end = marks

@@ -50,8 +50,10 @@ class ModelTables:
     def of(cls, codebook: FloatArray | None, codes: int, stored: Callable[[], IntArray] | None = None) -> ModelTables:
         """Return the tables of a codebook, whose nearest codes are found on first use, and then kept.
 
-        codebook: [V, E]; None if the model has none, and then there are no nearest codes. codes: V. stored: Reads the
-        nearest codes; None computes them.
+        Args:
+            codebook: [V, E]; None if the model has none, and then there are no nearest codes.
+            codes: The number of codes, V.
+            stored: Reads the nearest codes; None computes them.
         """
         if codebook is None:
             return cls(np.empty((codes, 0), dtype=np.int64), np.empty((codes, 0)))
@@ -113,9 +115,13 @@ class SessionTimers(NamedTuple):
 class Preview(NamedTuple):
     """The functions of a model that draws a small preview before each image, as GLM-Image does.
 
-    small, large: the grids of the preview and the image. timer: timer of the passes. small_target: returns the target
-    of the preview, at temperature 0 if the argument is true. large_target: returns the target of the image, which
-    follows the given preview tokens. enlarge: converts preview tokens into draft tokens of the image.
+    Attributes:
+        small: The grid of the preview.
+        large: The grid of the image.
+        timer: Timer of the passes.
+        small_target: Returns the target of the preview, at temperature 0 if the argument is true.
+        large_target: Returns the target of the image, which follows the given preview tokens.
+        enlarge: Converts preview tokens into draft tokens of the image.
     """
 
     small: Grid
@@ -155,16 +161,30 @@ class PipelineModels(Protocol):
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
         """Return the target set to a condition, for decoding cells in any order.
 
-        cells: number of cells in the largest pass. Raises ValueError if the engine cannot run a pass of that size.
+        Args:
+            condition: The condition.
+            sampling: The sampling parameters.
+            cells: Number of cells in the largest pass.
+
+        Raises:
+            ValueError: The engine cannot run a pass of that size.
         """
         ...
 
     def low_target(
         self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        """Return the target of images 1 / `ratio` as high and wide; raise ValueError if there is none.
+        """Return the target of images 1 / `ratio` as high and wide, set to a condition.
 
-        cells: see `grid_target`. int8: whether to take the 8-bit target; None takes it if the models have one.
+        Args:
+            condition: The condition.
+            sampling: The sampling parameters.
+            ratio: The side of the image over that of the low image.
+            cells: See `grid_target`.
+            int8: Whether to take the 8-bit target; None takes it if the models have one.
+
+        Raises:
+            ValueError: There is no such target.
         """
         ...
 
@@ -180,12 +200,18 @@ class PipelineModels(Protocol):
 class DecodingResult(NamedTuple):
     """One decoded image and how it was decoded; a field is None where it does not apply.
 
-    tokens: [cells]. accepted, depths, nodes: for each cycle after the first pass, which has no draft: the number of
-    accepted draft tokens, of levels of the draft tree and of drafted nodes.
-    kept_cells: the cells, ascending, whose draft token stayed. rejected: number of draft tokens that the rule rejected,
-    without the tokens that were redrawn around them.
-    cycles, repairs, steps: the record of the decoding loop; one of the three is set, by the method's family. They are
-    draft trees and verdicts; drafted rows and their repairs; and the cells decided in each step.
+    `cycles`, `repairs` or `steps` is the record of the decoding loop; one of the three is set, by the method's family.
+
+    Attributes:
+        tokens: [cells].
+        accepted: Number of accepted draft tokens in each cycle after the first pass, which has no draft.
+        depths: Number of levels of the draft tree in each of these cycles.
+        kept_cells: The cells, ascending, whose draft token stayed.
+        rejected: Number of draft tokens that the rule rejected, without the tokens that were redrawn around them.
+        nodes: Number of drafted nodes in each of the cycles of `accepted`.
+        cycles: Draft trees and verdicts.
+        repairs: Drafted rows and their repairs.
+        steps: The cells decided in each step.
     """
 
     tokens: IntArray

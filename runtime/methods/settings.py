@@ -80,8 +80,13 @@ def read_setting(what: str, name: str, text: str, types: Mapping[str, Any]) -> S
 def owner_of(method: str, key: str, settings_by_part: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Return the part of a method that a setting belongs to, and the setting's name in that part.
 
-    `key` is `name` or `part.name`. settings_by_part: the settings of each part, by the part's name. Raises ValueError
-    if no part has the setting, or more than one.
+    Args:
+        method: The method's name, for error messages.
+        key: `name` or `part.name`.
+        settings_by_part: The settings of each part, by the part's name.
+
+    Raises:
+        ValueError: No part has the setting, or more than one.
     """
     part, dot, bare = key.partition(".")
     qualified = bool(dot) and part in settings_by_part

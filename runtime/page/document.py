@@ -40,8 +40,14 @@ KINDS: Final = ("compare", "evaluate")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFolder:
-    """The content of a comparison's folder. results: its figures. drawings: those of the first seed, by method and
-    prompt. finished: whether the recording of replays is complete."""
+    """The content of a comparison's folder.
+
+    Attributes:
+        results: The figures of the comparison.
+        drawings: The drawings of the first seed, by method and prompt.
+        replays: The recorded replays.
+        finished: Whether the recording of replays is complete.
+    """
 
     results: Mapping[str, Any]
     drawings: Mapping[tuple[str, str], Drawing]
@@ -55,10 +61,15 @@ class ComparisonFolder:
 
     @classmethod
     def read(cls, folder: Path, figures: Path | None = None) -> ComparisonFolder:
-        """Read the output of `compare` or `evaluate`. figures: its JSON file, if it is not in the folder.
+        """Read the output of `compare` or `evaluate`.
 
-        Raises ValueError or OSError if the folder or the figures are missing, are of another kind or version, or belong
-        to another run than the drawings.
+        Args:
+            folder: The folder of the output.
+            figures: The JSON file of the figures, if it is not in the folder.
+
+        Raises:
+            ValueError: The figures are missing, of another kind or version, or of another run than the drawings.
+            OSError: The folder is missing, or a file cannot be read.
         """
         if not folder.is_dir():
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint compare --out {folder}`")
@@ -139,10 +150,13 @@ def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: 
 
 
 def page(folder: ComparisonFolder, decode: Decode | None, why_no_pictures: str, most_prompts: int) -> str:
-    """Render the page.
+    """Render the page as HTML.
 
-    decode: decodes tokens to pictures; None leaves out gallery and replay and shows `why_no_pictures`. most_prompts:
-    largest number of prompts in the gallery.
+    Args:
+        folder: The content of the comparison's folder.
+        decode: Decodes tokens to pictures; None leaves out gallery and replay and shows `why_no_pictures`.
+        why_no_pictures: Why the page has no pictures.
+        most_prompts: Largest number of prompts in the gallery.
     """
     results, rows = folder.results, folder.results["rows"]
     drawn_prompts = {prompt for _, prompt in folder.drawings}

@@ -23,7 +23,15 @@ Row = Mapping[str, Any]
 
 
 class FigureColumn(NamedTuple):
-    """A leaderboard column. field: name in a row. interval: whether rows also have `field_low` and `field_high`."""
+    """A column of the leaderboard.
+
+    Attributes:
+        head: The column's heading.
+        field: The figure's name in a row.
+        form: The format of the numbers, as in `format`.
+        note: What the figure means.
+        interval: Whether rows also have `field_low` and `field_high`.
+    """
 
     head: str
     field: str
@@ -99,9 +107,13 @@ def leaderboard(rows: Sequence[Row]) -> dict[str, Any]:
 class GalleryCell(NamedTuple):
     """A picture of the gallery.
 
-    picture: its index in the store. differs: number of codes that differ from AR's; None for AR itself, or without AR.
-    same, edge: the cells with AR's codes, and the lines around the others, as SVG paths. replay: the index of its
-    replay, or None.
+    Attributes:
+        prompt: The prompt's text.
+        picture: Index of the picture in the store.
+        differs: Number of codes that differ from AR's; None for AR itself, or without AR.
+        same: The cells with AR's codes, as an SVG path.
+        edge: The lines around the other cells, as an SVG path.
+        replay: Index of the picture's replay, or None.
     """
 
     prompt: str
@@ -120,9 +132,18 @@ def gallery(
     store: PictureStore,
     replayed: Mapping[tuple[str, str], int],
 ) -> list[tuple[str, list[GalleryCell | None]]]:
-    """One row per method and one column per prompt; None if nothing was drawn.
+    """Return the gallery, with one row per method and one column per prompt.
 
-    drawings: by method and prompt. replayed: index of a replay by method and prompt.
+    Args:
+        drawings: Drawings by method and prompt.
+        methods: Names of the methods.
+        prompts: Texts of the prompts.
+        grid: The grid of image tokens.
+        store: The store that the pictures are added to.
+        replayed: Index of a replay by method and prompt.
+
+    Returns:
+        Each method's name and its cells; a cell is None if nothing was drawn.
     """
 
     def cell(method: str, prompt: str) -> GalleryCell | None:
@@ -159,7 +180,15 @@ def _runs(cells: BoolArray) -> Iterator[tuple[int, int, int]]:
 
 
 class AcceptanceMap(NamedTuple):
-    """Where a method's drafts were accepted. picture: a data: URI. text: a description. cells: [H][W] shares."""
+    """A map of where a method's drafts were accepted.
+
+    Attributes:
+        method: The method's name.
+        picture: The map as a data: URI.
+        text: A description of the map.
+        mean: Mean share over all cells.
+        cells: The share of each cell, [H][W].
+    """
 
     method: str
     picture: str
@@ -197,8 +226,18 @@ _LEAST: Final = 1e-4
 class CostChart(NamedTuple):
     """The time of a target pass by its nodes, drawn in pixels.
 
-    points: x and y of the mean cycle of each method in `places`, the rows that draft trees. line: the measured curve.
-    across, up: positions of the marks on the x and y axes, with their values.
+    Attributes:
+        places: Indices of the rows that decode tree by tree.
+        points: x and y of the mean cycle of each method in `places`.
+        line: x and y of the measured curve.
+        across: Positions of the marks on the x axis, with their values.
+        up: Positions of the marks on the y axis, with their values.
+        width: Width of the chart.
+        height: Height of the chart.
+        left: Left margin.
+        right: Right margin.
+        top: Top margin.
+        foot: Bottom margin.
     """
 
     places: list[int]

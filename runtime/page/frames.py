@@ -28,11 +28,15 @@ class DraftView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One step.
+    """One step of a replay.
 
-    text: a description. marks: cells by kind: "kept" (an accepted draft), "refused", "drawn" (by the target), "region"
-    (to be redrawn). guesses: drafted (cell, code) pairs that are not in the picture. islands: groups of cells that are
-    redrawn in parallel. tree: the draft tree, if one was drafted.
+    Attributes:
+        text: A description.
+        puts: The cells that change in the picture.
+        marks: Cells by kind: "kept" (an accepted draft), "refused", "drawn" (by the target), "region" (to be redrawn).
+        guesses: Drafted (cell, code) pairs that are not in the picture.
+        islands: Groups of cells that are redrawn in parallel.
+        tree: The draft tree; None if none was drafted.
     """
 
     text: str
@@ -54,7 +58,12 @@ class Frame:
 
 
 class ReplayFrames(NamedTuple):
-    """layers: tokens [cells] of the pictures whose parts the frames show; the first is the final picture."""
+    """The frames of a replay, with the pictures that they show.
+
+    Attributes:
+        layers: Tokens [cells] of the pictures whose parts the frames show; the first is the final picture.
+        frames: The frames in order.
+    """
 
     layers: tuple[tuple[int, ...], ...]
     frames: tuple[Frame, ...]

@@ -77,7 +77,13 @@ class PictureStore:
 
 
 class CodePatches(NamedTuple):
-    """Pictures of single codes, side by side in one sheet. places: index of each code, from the left."""
+    """Pictures of single codes, side by side in one sheet.
+
+    Attributes:
+        places: Index of each code, from the left.
+        side: Side of one code's picture in pixels.
+        sheet: The pictures side by side.
+    """
 
     places: dict[int, int]
     side: int

@@ -27,7 +27,13 @@ def runs_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def run_at(
     record: Mapping[str, Any], temperature: float, model: Mapping[str, Any] | None = None
 ) -> Mapping[str, Any] | None:
-    """The first comparison of a record at a temperature, or None. model: its model; None takes any."""
+    """Return the first comparison of a record at a temperature, or None.
+
+    Args:
+        record: The record; see `runs_of`.
+        temperature: The temperature of sampling.
+        model: The comparison's model; None takes any.
+    """
     runs = (run for run in runs_of(record) if model is None or run["model"] == model)
     return next((run for run in runs if run["settings"]["temperature"] == temperature), None)
 

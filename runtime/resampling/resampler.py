@@ -33,15 +33,24 @@ class Resampler(Protocol):
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
         """Propose the high tokens [cells of map.high_rows(rows)] int64, in raster order, under low `rows`.
 
-        low: [low cells] int64; values from row `rows.stop` on are ignored and may be NO_TOKEN.
-        Raises ValueError for rows outside the grid, a wrong shape, or missing tokens before row `rows.stop`.
+        Args:
+            low: [low cells] int64; values from row `rows.stop` on are ignored and may be NO_TOKEN.
+            rows: The low rows.
+
+        Raises:
+            ValueError: Rows are outside the grid, a shape is wrong, or tokens before row `rows.stop` are missing.
         """
         ...
 
     def reduce(self, high: IntArray, rows: range) -> IntArray:
         """Compute the low tokens [cells of rows] int64, in raster order, of low `rows` from the picture of `high`.
 
-        high: [high cells] int64; values after map.high_rows(rows) are ignored. Raises as `enlarge` does.
+        Args:
+            high: [high cells] int64; values after map.high_rows(rows) are ignored.
+            rows: The low rows.
+
+        Raises:
+            ValueError: As for `enlarge`.
         """
         ...
 

@@ -36,10 +36,14 @@ from underpaint.runtime.methods.method import DecodingMethod
 
 @dataclass(frozen=True, slots=True)
 class FrontForm(DeviceForm):
-    """ZipAR's row fronts; the window is from 1 to the width of the grid, which is raster order.
+    """The device form of ZipAR's row fronts.
 
-    role, noise_cycle: the address of the cells' noise. adaptive: whether the first token of a row is held back and
-    tested while the row above grows.
+    Attributes:
+        window: The window, from 1 to the width of the grid, which is raster order.
+        sampler: The sampling of the target.
+        role: The role in the address of the cells' noise.
+        noise_cycle: The cycle in the address of the cells' noise.
+        adaptive: Whether the first token of a row is held back and tested while the row above grows.
     """
 
     window: int

@@ -48,10 +48,15 @@ MOST_CODES: Final = 16_384
 class RepairForm(DeviceForm):
     """The device form of MuLo-SD, with a draft of the whole image and the pooled rule.
 
-    near [V, K] int64: the codes pooled with each code. tau: the least pooled probability of a draft that stays.
-    repair: how rejected cells are redrawn. draft_window: window of the low target's row fronts.
-    sampler, draft_sampler: sampling of the target and the low target. ratio: side of the grid over the low grid's side.
-    resampler: the network between the two resolutions; see `runtime.resampling.registry.LATENT`.
+    Attributes:
+        near: [V, K] int64, the codes pooled with each code.
+        tau: The least pooled probability of a draft that stays.
+        repair: How rejected cells are redrawn.
+        draft_window: Window of the low target's row fronts.
+        sampler: The sampling of the target.
+        draft_sampler: The sampling of the low target.
+        ratio: Side of the grid over the low grid's side.
+        resampler: The network between the two resolutions; see `runtime.resampling.registry.LATENT`.
     """
 
     near: IntArray
@@ -144,7 +149,18 @@ class IslandCycle(CellProgram):
         device: torch.device,
         positions: int | None = None,
     ) -> None:
-        """prefix: largest number of condition positions of the target. positions: see `island_envelope`."""
+        """Create the programs and their buffers.
+
+        Args:
+            target: The target.
+            low: The low target, which drafts.
+            method: The device form.
+            grid: The grid of the image.
+            prefix: Largest number of condition positions of the target.
+            batch: Number of batch slots.
+            device: The device of the buffers.
+            positions: See `island_envelope`.
+        """
         super().__init__(target, island_envelope(grid, positions), grid, prefix, batch, device)
         self.method = method
         self.low = FrontCycle(low.target, method.drafting, low.grid, low.prefix, batch, device)

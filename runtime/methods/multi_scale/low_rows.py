@@ -53,9 +53,17 @@ class LowRows:
     Decided high-resolution rows are reduced to the low resolution, and the low target takes them as its own tokens.
     The drafts have no distribution, because an upsampler returns tokens. The low target draws with the noise of cycle 1
     of the image, so it shares none with the repair.
-    window: window of the low target's row fronts; the low grid's width is raster order. adaptive: see `zipar`. low: the
-    low tokens of the last call. passes: number of tokens that each pass of that call processed, 0 for the prefill.
-    Raises ValueError if target and resampler have different grids, or if the window does not fit the low grid.
+
+    Attributes:
+        target: The low target.
+        resampler: The resampler between the two grids.
+        window: Window of the low target's row fronts; the low grid's width is raster order.
+        adaptive: See `zipar`.
+        low: The low tokens of the last call.
+        passes: Number of tokens that each pass of that call processed, 0 for the prefill.
+
+    Raises:
+        ValueError: Target and resampler have different grids, or the window does not fit the low grid.
     """
 
     target: GridTarget

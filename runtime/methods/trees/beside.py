@@ -31,19 +31,24 @@ def window_record(settings: Mapping[str, SettingValue]) -> dict[str, SettingValu
 
 @dataclass(frozen=True, slots=True)
 class DrawnSettings:
-    """The lossless rules for drawn siblings, for a policy whose own trees contain the likeliest tokens.
+    """The lossless rules for drawn siblings, for a policy whose own trees contain the likeliest tokens; see `RULES`.
 
-    chain: name of the rule for independent draws: chains, and trees whose siblings are drawn with replacement.
-    tree: name of the rule for trees drawn without replacement. See `RULES`.
+    Attributes:
+        chain: Name of the rule for independent draws: chains, and trees whose siblings are drawn with replacement.
+        tree: Name of the rule for trees drawn without replacement.
     """
 
     chain: str = "block"
     tree: str = "without_replacement"
 
     def rules(self, with_replacement: bool = False) -> dict[Drawn, Rule]:
-        """Return the rule for each way to draw siblings; raise ValueError if one is unknown, not lossless or unfit.
+        """Return the rule for each way to draw siblings.
 
-        with_replacement: whether siblings in trees are drawn with replacement.
+        Args:
+            with_replacement: Whether siblings in trees are drawn with replacement.
+
+        Raises:
+            ValueError: A rule is unknown, not lossless or unfit.
         """
         rules: dict[Drawn, Rule] = {}
         settings: tuple[tuple[str, Drawn, str], ...] = (

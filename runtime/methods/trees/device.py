@@ -17,7 +17,12 @@ from underpaint.runtime.methods.trees.method import TreeMethod
 
 @dataclass(frozen=True, slots=True)
 class TreeForm(DraftForm):
-    """A policy and a rule; policy None is plain autoregression. beside: the window and rules for `roofline`."""
+    """The device form of a policy and a rule.
+
+    Attributes:
+        policy: The policy; None is plain autoregression.
+        beside: The window and rules for `roofline`; None without a window.
+    """
 
     policy: Policy | None = None
     beside: WindowPlan | None = None

@@ -56,13 +56,18 @@ NO_POLICY: Final = "none"
 class TreeConfig(MethodConfig):
     """The names and settings of a tree policy and an acceptance rule.
 
-    published_k: the rule's `k`, the number of near codes pooled, as a paper gives it for `PUBLISHED_CODES` codes. It is
-    scaled to the model's own codebook when the method is built. None takes `k` from the settings.
-    cost_curve: SHA-256 of the cost curve that the costs in the policy's settings come from; "" if there are none.
-    skipping: settings of `algos.skipping.Skipping`; None verifies every cycle.
-    window: changes to `beside.WINDOW`, a Jacobi window used together with the policy's trees; None uses no window.
-    drawn: settings of `DrawnSettings`; with None the policy may not draw siblings, but only take the likeliest tokens.
-    It needs `window`, because one `WindowedCycles` verifies both.
+    Attributes:
+        policy: Name of the policy; `NO_POLICY` is plain autoregression.
+        rule: Name of the acceptance rule.
+        policy_settings: The policy's settings that are given; the others have their defaults.
+        rule_settings: The rule's settings that are given; the others have their defaults.
+        published_k: The rule's `k`, the number of near codes pooled, as a paper gives it for `PUBLISHED_CODES` codes.
+            It is scaled to the model's own codebook when the method is built. None takes `k` from the settings.
+        cost_curve: SHA-256 of the cost curve that the costs in the policy's settings come from; "" if there are none.
+        skipping: Settings of `algos.skipping.Skipping`; None verifies every cycle.
+        window: Changes to `beside.WINDOW`, a Jacobi window used together with the policy's trees; None uses no window.
+        drawn: Settings of `DrawnSettings`; with None the policy may not draw siblings, but only take the likeliest
+            tokens. It needs `window`, because one `WindowedCycles` verifies both.
     """
 
     policy: str
@@ -283,8 +288,13 @@ class NoDraft:
 class TreeMethod(DecodingMethod):
     """A tree policy and a rule, ready to draw; `drafts` is False for plain autoregression, which needs no drafter.
 
-    window: the Jacobi window used together with the policy's trees, if any. skipping: which cycles are not verified;
-    None verifies all. watch: callback for every skipped tree; see `SkipWatch`.
+    Attributes:
+        config: The configuration that it was built from.
+        policy: The policy that grows draft trees.
+        rule: The rule that verifies them.
+        skipping: Which cycles are not verified; None verifies all.
+        watch: Callback for every skipped tree; see `SkipWatch`.
+        window: The Jacobi window used together with the policy's trees, if any.
     """
 
     config: TreeConfig

@@ -87,8 +87,15 @@ class WindowGrowth:
     def __init__(
         self, state: State, window: JacobiWindow, grid: Grid, beside: bool = False, is_greedy: bool = False
     ) -> None:
-        """beside: whether passes over other trees or over part of the window occur, which the window's drafts survive.
-        is_greedy: whether each draft is the likeliest token of its distribution, for greedy rules."""
+        """Create the buffers of a window.
+
+        Args:
+            state: The state of the batch.
+            window: The settings of the window.
+            grid: The grid of the image.
+            beside: Whether passes over other trees or over part of the window occur, which the window's drafts survive.
+            is_greedy: Whether each draft is the likeliest token of its distribution, for greedy rules.
+        """
         batch, length, vocab_size = state.batch, state.envelope.levels, state.tree.probs.shape[2]
         device = state.roles.device
         self._state, self._grid = state, grid
