@@ -133,7 +133,12 @@ class MethodOption(NamedTuple):
     job: Job | None = None
 
     def speedup(self, prices: RunTimes, extra_ms: float = 0.0) -> Estimate:
-        """The speedup over plain decoding. extra_ms: additional host time per cycle."""
+        """Return the speedup over plain decoding, with an interval over images.
+
+        Args:
+            prices: Prices of decoding runs on the machine.
+            extra_ms: Additional host time per cycle, in ms.
+        """
         return ratio(self.tokens * prices.plain_ms, self.ms(prices) + extra_ms * self.cycles)
 
 

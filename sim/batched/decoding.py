@@ -107,9 +107,22 @@ def run_loop(
     max_nodes: int = MOST_NODES,
     chains: bool = False,
 ) -> Runs:
-    """Decode `images` images from number `first_image` on with the decoding loop, and trees of up to `max_nodes` nodes.
+    """Decode images one by one with the decoding loop.
 
-    chains: whether the drafter drafts a chain of its likeliest tokens in one call.
+    Args:
+        model: The table model.
+        scheme: The policy and the rule.
+        images: Number of images, at least 1.
+        seed: Seed of the noise.
+        first_image: Number of the first image.
+        max_nodes: Largest number of nodes of a tree.
+        chains: Whether the drafter drafts a chain of its likeliest tokens in one call.
+
+    Returns:
+        The counts of each image.
+
+    Raises:
+        ValueError: There is no image to decode.
     """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
@@ -129,7 +142,13 @@ def run_loop(
 
 
 class Lockstep(NamedTuple):
-    """Images decoded in lockstep. canvas: [images, cells], their tokens. images: [images], their pool indices."""
+    """Images decoded in lockstep.
+
+    Attributes:
+        runs: The counts of the images.
+        canvas: [images, cells], their tokens.
+        images: [images], their pool indices.
+    """
 
     runs: Runs
     canvas: IntArray
@@ -176,9 +195,21 @@ def working_bytes(model: TableModel, scheme: Scheme) -> int:
 def run_lockstep(
     model: TableModel, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
 ) -> Lockstep:
-    """Decode images in lockstep, with the same distributions as `run_loop` but other noise. chains: see `run_loop`.
+    """Decode images in lockstep, with the same distributions as `run_loop` but other noise.
 
-    Raises ValueError if the scheme has no vectorised form (see `Scheme.vectorised`).
+    Args:
+        model: The table model.
+        scheme: The policy and the rule.
+        images: Number of images, at least 1.
+        seed: Seed of the noise.
+        first_image: Number of the first image.
+        chains: See `run_loop`.
+
+    Returns:
+        The counts of the images, their tokens and their pool indices.
+
+    Raises:
+        ValueError: There is no image to decode, or the scheme has no vectorised form (see `Scheme.vectorised`).
     """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")

@@ -25,10 +25,11 @@ MOST_TREES = 4096
 class DraftRequest(NamedTuple):
     """The input of a verifier: one draft tree with N nodes over a vocabulary of V tokens.
 
-    tree: tokens, parents, and the distributions [N, V] from which the children of each node were drawn.
-    target_probs: [N, V] float64; row i is the target's distribution of the token after node i.
-    raw_probs: [N, V] float64; `target_probs` before the request's logit processors (here: banned tokens).
-    allowed: [V] bool; False for the banned tokens.
+    Attributes:
+        tree: Tokens, parents, and the distributions [N, V] from which the children of each node were drawn.
+        target_probs: [N, V] float64; row i is the target's distribution of the token after node i.
+        raw_probs: [N, V] float64; `target_probs` before the request's logit processors (here: banned tokens).
+        allowed: [V] bool; False for the banned tokens.
     """
 
     tree: DraftTree

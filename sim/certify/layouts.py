@@ -137,9 +137,13 @@ class FlatChainLayout(KernelVerifier):
     maximises residual / exponential_noise over V draws, so it has no thresholds in a single uniform. Therefore this
     layout is tested by samples, with noise from seeds.
 
-    with_bonus: vLLM's second model runner and its block verification, which draw the bonus token themselves. Then
-    target_probs is [B * (n + 1), V], where the last row of a request follows its last draft token; there are no
-    bonus_token_ids; and exponential_noise is [B, n + 1, V].
+    Attributes:
+        kernel: The function that is called.
+        bits: Its uniforms are integer multiples of 2 ** -bits.
+        noise: Always "seeds".
+        with_bonus: For vLLM's second model runner and its block verification, which draw the bonus token themselves.
+            Then target_probs is [B * (n + 1), V], where the last row of a request follows its last draft token; there
+            are no bonus_token_ids; and exponential_noise is [B, n + 1, V].
     """
 
     noise: Noise = field(default="seeds", init=False)
@@ -283,8 +287,10 @@ def _with_bonus(kernel: Kernel, bits: int = 24) -> Verifier:
 class KernelLayout(NamedTuple):
     """A layout of kernel arrays.
 
-    open: (kernel, bits) -> the verifier. chain: whether it supports only chains. batched: whether a call holds several
-    drafts.
+    Attributes:
+        open: Makes the verifier from the kernel and the number of bits.
+        chain: Whether it supports only chains.
+        batched: Whether a call holds several drafts.
     """
 
     open: Callable[..., Verifier]

@@ -23,7 +23,16 @@ MISTAKE_EFFORT = Effort(checks=128)
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The known mistakes nearest to the verifier. same: whether they match it within tolerance on the cases."""
+    """The known mistakes nearest to the verifier.
+
+    Attributes:
+        names: Names of the mistakes.
+        same: Whether they match the verifier within tolerance on the cases.
+        distance: Total variation from the nearest mistake's decisions, the largest over the cases; 1 if the faults
+            differ.
+        summary: Summary of the first mistake.
+        report: Where the first mistake was reported, or "mutant".
+    """
 
     names: tuple[str, ...]
     same: bool
@@ -35,7 +44,13 @@ class Likeness:
 def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int = 1) -> Likeness | None:
     """Find the known mistakes whose decisions have the measured distributions, or the nearest ones.
 
-    failing: the smallest case comes last. It is compared with every mistake, the others only with the mistakes near it.
+    Args:
+        failing: Cases that show a fault, and their measurements. The smallest case comes last. It is compared with
+            every mistake, the others only with the mistakes near it.
+        cycles: Number of consecutive cycles of each case.
+
+    Returns:
+        The mistakes; None if none is near.
     """
     case, measurement = failing[-1]
     tolerance = 0.02 if any(measurement.how == "samples" for _, measurement in failing) else EXACT[24]

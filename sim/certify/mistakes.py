@@ -1,6 +1,6 @@
 """Known mistakes of public verifiers, each written as a token-wise walk with one part replaced.
 
-The default walk is correct on all kinds of trees. A certificate names the mistake nearest to what it measured.
+The default walk is correct on all kinds of trees. A certificate names the mistakes nearest to its measurement, if any.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,15 @@ from underpaint.sim.certify.token_wise import TokenWiseWalk, residual_after
 
 
 class Mistake(NamedTuple):
-    """A known mistake. report: where it was reported, or "mutant". drawn: the kinds of trees that reveal it."""
+    """A known mistake of a verifier.
+
+    Attributes:
+        name: Name of the mistake.
+        summary: What the verifier does wrong, in words.
+        report: Where it was reported, or "mutant".
+        drawn: The kinds of trees that reveal it.
+        verify: A verifier with this mistake.
+    """
 
     name: str
     summary: str

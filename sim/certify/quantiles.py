@@ -50,8 +50,10 @@ class Box(Generic[Outcome]):
 class Boxes(Generic[Outcome]):
     """The cubes of all drafts, cut into boxes.
 
-    unseen: with confidence 1 - CONFIDENCE, at most this share of the cubes (weighted by draft) has a wrong outcome.
-    asked: number of requested decisions.
+    Attributes:
+        boxes: The boxes of all drafts.
+        unseen: With confidence 1 - CONFIDENCE, at most this share of the cubes (weighted by draft) has a wrong outcome.
+        asked: Number of requested decisions.
     """
 
     boxes: list[Box[Outcome]]
@@ -178,11 +180,20 @@ def find_boxes(
     most: int = 400_000,
     seed: int = 0,
 ) -> Boxes[Outcome]:
-    """Cut the cube of `dims` uniforms of every draft into boxes of one outcome.
+    """Cut the cube of the uniforms of every draft into boxes of one outcome.
 
-    weights: the probability of each draft. checks: number of new points that a last pass compares with the boxes, with
-    drafts drawn by their weights. If a point disagrees, its box is cut again and the pass is repeated.
-    Raises TooManyBoxes after `most` decisions.
+    Args:
+        ask: Returns the outcomes of requested decisions.
+        weights: The probability of each draft.
+        dims: Number of uniforms.
+        bits: Uniforms are integer multiples of 2 ** -bits.
+        checks: Number of new points that a last pass compares with the boxes, with drafts drawn by their weights. If a
+            point disagrees, its box is cut again and the pass is repeated.
+        most: Largest number of decisions.
+        seed: Seed of the random points.
+
+    Raises:
+        TooManyBoxes: `most` decisions do not suffice.
     """
     search = _Search(ask, dims, bits, most, np.random.default_rng(seed))
     whole = [

@@ -22,9 +22,11 @@ def _same(row: FloatArray) -> FloatArray:
 class SpeculativeSession:
     """Speculative sampling of a chain, including its drafter; lossless with the default parts.
 
-    sampled: maps the drafter's row to the row it draws from; the verifier gets the former. accept_noise: picks the
-    uniform of the accept test at a place, and recovery_noise that of the draw after a rejection there, from the
-    uniforms [2 n + 1], n and the place. carried: a cycle's first accept test reuses the last rejected one's uniform.
+    Attributes:
+        sampled: Maps the drafter's row to the row it draws from; the verifier gets the former.
+        accept_noise: Picks the uniform of the accept test at a place, from the uniforms [2 n + 1], n and the place.
+        recovery_noise: Picks the uniform of the draw after a rejection at a place, from the same arguments.
+        carried: Whether a cycle's first accept test reuses the last rejected one's uniform.
     """
 
     sampled: Callable[[FloatArray], FloatArray] = _same
@@ -56,7 +58,15 @@ class SpeculativeSession:
 
 
 class SessionMistake(NamedTuple):
-    """A known mistake. report: where it was reported, or "mutant". cycles: consecutive cycles needed to reveal it."""
+    """A known mistake of a session.
+
+    Attributes:
+        name: Name of the mistake.
+        summary: What the session does wrong, in words.
+        report: Where it was reported, or "mutant".
+        session: A session with this mistake.
+        cycles: Number of consecutive cycles needed to reveal it.
+    """
 
     name: str
     summary: str

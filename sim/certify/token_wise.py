@@ -46,11 +46,19 @@ class _Step(NamedTuple):
 class TokenWiseWalk:
     """Token-wise verification with replaceable parts; with the default parts it is lossless on all kinds of trees.
 
-    accept(uniform, target, draft): whether a token with these probabilities is accepted. judged, bonus: the target's
-    row for the children of a node, and for the bonus token after the last node. after: the row of the final draw after
-    rejections, given the residual, the node and the last tested child. tested: the row that only the accept test reads,
-    given the node and the residual so far. uniform: the column of a child's accept test. last: the column of the final
-    draw, given the last tested child (0: none). path: maps the accepted nodes to the reported ones.
+    Attributes:
+        accept: Whether to accept a token, given its uniform and its target and draft probabilities.
+        offered: The distribution that a child was drawn from, given the draft, the node, the child's token and the
+            siblings already tried.
+        reject: The residual after a rejection, given the one before, the child's distribution and the child's token.
+        judged: The target's row for the children of a node.
+        tested: The row that only the accept test reads, given the node and the residual so far.
+        bonus: The target's row for the bonus token after the last node.
+        after: The row of the final draw after rejections, given the residual, the node and the last tested child.
+        draw: Draws a token from a row with a uniform.
+        uniform: The column of a child's accept test.
+        last: The column of the final draw, given the last tested child (0: none).
+        path: Maps the accepted nodes to the reported ones.
     """
 
     accept: Callable[[float, float, float], bool] = lambda uniform, target, draft: uniform * draft < target

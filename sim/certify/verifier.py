@@ -17,7 +17,13 @@ FaultKind: TypeAlias = Literal["crash", "hang", "noise", "bad reply", "bad token
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error that no verifier may make. node: the tree's node where it occurs; None if there is none."""
+    """An error that no verifier may make.
+
+    Attributes:
+        kind: The kind of error.
+        detail: What happened, in words.
+        node: The tree's node where it occurs; None if there is none.
+    """
 
     kind: FaultKind
     detail: str
@@ -28,7 +34,12 @@ class VerifierStopped(Exception):
     """The verifier crashed or hung, so the request has no answer."""
 
     def __init__(self, fault: Fault, item: int | None = None) -> None:
-        """item: the index, within the request, of the draft at which it stopped."""
+        """Store the fault and the draft at which the verifier stopped.
+
+        Args:
+            fault: The fault that stopped it.
+            item: The index of that draft within the request; None if it is not known.
+        """
         super().__init__(fault, item)
         self.fault = fault
         self.item = item
@@ -37,8 +48,10 @@ class VerifierStopped(Exception):
 class Verifier:
     """Base class of verifiers under test. A subclass overrides the methods for its kind of `noise`.
 
-    noise: the source of its randomness; see `Noise`.
-    bits: its uniforms are integer multiples of 2 ** -bits: 53 in float64, 24 in float32, 11 in float16, 8 in bfloat16.
+    Attributes:
+        noise: The source of its randomness; see `Noise`.
+        bits: Its uniforms are integer multiples of 2 ** -bits: 53 in float64, 24 in float32, 11 in float16, 8 in
+            bfloat16.
     """
 
     noise: Noise = "uniforms"

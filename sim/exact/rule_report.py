@@ -48,8 +48,15 @@ _PREFERRED = ("chain", "eagle1", "eagle2")
 class SyntheticModel:
     """A named target and drafter, small enough to enumerate.
 
-    sharpness: scale of the target's logits (0 gives uniform distributions). error: the share of the drafter's
-    distribution that comes from another distribution, of the same sharpness and independent of the target's.
+    Attributes:
+        name: Name of the model.
+        title: Description of the model.
+        sharpness: Scale of the target's logits (0 gives uniform distributions).
+        error: The share of the drafter's distribution that comes from another distribution, of the same sharpness and
+            independent of the target's.
+        vocab_size: V, the size of the vocabulary.
+        grid: Rows and columns of an image.
+        seed: Seed of the distributions and of the codebook.
     """
 
     name: str

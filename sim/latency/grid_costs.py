@@ -15,8 +15,11 @@ _REMEDY = "measure a whole curve with `underpaint costs --renew --full`"
 class GridCounts(NamedTuple):
     """Counts of I images, summed over their decodings.
 
-    begun: `[I]`, passes over the condition. fed: `[I, T + 1]`, other passes by number of input tokens.
-    drawn: `[I]`, drawn cells. judged: `[I]`, cells whose draft token was verified.
+    Attributes:
+        begun: `[I]`, passes over the condition.
+        fed: `[I, T + 1]`, other passes by number of input tokens.
+        drawn: `[I]`, drawn cells.
+        judged: `[I]`, cells whose draft token was verified.
     """
 
     begun: IntArray
@@ -32,8 +35,14 @@ class GridCounts(NamedTuple):
 
 
 class LowDrafts(NamedTuple):
-    """The work of a low-resolution drafter: a target at 1 / `ratio` of the side length, and a resampler. int8: whether
-    it runs in 8 bits; None prefers 8 bits if measured. pictures: `[I]`, number of upsampled images.
+    """The work of a low-resolution drafter: a target at 1 / `ratio` of the side length, and a resampler.
+
+    Attributes:
+        counts: Counts of the low-resolution target.
+        ratio: The side length of an image divided by the drafter's.
+        int8: Whether the drafter runs in 8 bits; None prefers 8 bits if measured.
+        resampler: Name of the resampler.
+        pictures: `[I]`, number of upsampled images.
     """
 
     counts: GridCounts

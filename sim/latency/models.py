@@ -59,8 +59,13 @@ def read_curve(curve: Curve, nodes: IntArray, what: str) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCosts:
-    """A measured cost curve, with linear interpolation between measured sizes and no extrapolation. overhead_ms: host
-    time of a cycle in addition to its passes, >= 0.
+    """A measured cost curve, with linear interpolation between measured sizes and no extrapolation.
+
+    Attributes:
+        name: Name of the curve.
+        verify: Times of target passes in ms, by number of nodes.
+        draft: Times of drafter passes in ms, by number of nodes.
+        overhead_ms: Host time of a cycle in addition to its passes, >= 0.
     """
 
     name: str

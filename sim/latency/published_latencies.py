@@ -44,7 +44,13 @@ class PublishedPass:
 
 
 class CheckedPass(NamedTuple):
-    """A published time and its prediction in ms. error: predicted / published - 1."""
+    """A published time and its prediction.
+
+    Attributes:
+        row: The published time and its settings.
+        predicted_ms: The predicted time of a pass, including host time.
+        error: predicted / published - 1.
+    """
 
     row: PublishedPass
     predicted_ms: float

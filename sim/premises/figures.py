@@ -241,10 +241,19 @@ class PremiseRecorder:
 
 
 def matched_codes(tokens: IntArray, near: IntArray, frequency: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Draw for each near code a random control code of similar frequency: [..., k], distinct, not near, not the token.
+    """Draw for each near code a random control code of similar frequency.
 
-    tokens: [...]. near: [..., k]. frequency: [V]. The frequency rank of a control differs by at most 16, or by more if
-    no code in that range is free. Requires 2 k + 2 <= V.
+    The frequency rank of a control differs by at most 16, or by more if no code in that range is free. Requires
+    2 k + 2 <= V.
+
+    Args:
+        tokens: [...], the tokens.
+        near: [..., k], the near codes of each token.
+        frequency: [V], the frequency of each code.
+        rng: Generator of the random draws.
+
+    Returns:
+        [..., k] controls: distinct, not near, not the token.
     """
     by_rank = np.argsort(-frequency, kind="stable")
     rank = np.empty_like(by_rank)

@@ -11,7 +11,15 @@ from underpaint.sim.replay.trace import Trace
 
 
 class Comparison(NamedTuple):
-    """The results of a comparison. methods: recipes by name. rows: measured figures by name."""
+    """The results of a comparison.
+
+    Attributes:
+        methods: Recipes by name.
+        rows: Measured figures by name.
+        prompts: The compared prompts.
+        sampler: Guidance, temperature, top_k and top_p.
+        model: Description of the compared model.
+    """
 
     methods: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, Mapping[str, Any]]

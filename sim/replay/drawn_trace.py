@@ -27,10 +27,15 @@ ARRAYS: Final = ("cycles", "levels", "target", "drafter", "host")
 class DrawnTrace:
     """I images drawn by one method with one set of settings.
 
-    recipe: the method's settings, as in result records. target_kinds, drafter_kinds: the KT and KD kinds of calls.
-    cycles, levels: [I], number of cycles with a draft, and of drafted levels; 0 if cells are decided in any order.
-    target: [I, KT], drafter: [I, KD], number of calls of each kind.
-    host: [I], host time divided by the host time of plain autoregression for the same image.
+    Attributes:
+        recipe: The method's settings, as in result records.
+        target_kinds: The KT kinds of calls of the target.
+        drafter_kinds: The KD kinds of calls of the drafter.
+        cycles: [I], number of cycles with a draft; 0 if cells are decided in any order.
+        levels: [I], number of drafted levels; 0 if cells are decided in any order.
+        target: [I, KT], number of calls of each kind.
+        drafter: [I, KD], number of calls of each kind.
+        host: [I], host time divided by the host time of plain autoregression for the same image.
     """
 
     recipe: Mapping[str, Any]

@@ -31,9 +31,15 @@ class Predicted(NamedTuple):
     A cycle is a draft and a target pass. For methods that decide cells in any order (ZipAR, MuLo-SD), it is a target
     pass; its depth is then the number of passes of the low-resolution model, 0 if nothing is drafted.
 
-    tokens_chance: half the 95 % interval of the error in tokens per cycle that is due to the prompts alone, which
-    differ between trace and comparison. overhead_ms: host time per cycle.
-    parts, measured_parts: time of an image in target passes, in drafting and on the host, in units of plain steps.
+    Attributes:
+        method: Name of the method.
+        tokens_per_cycle, measured_tokens_per_cycle: Mean tokens per cycle.
+        tokens_chance: Half the 95 % interval of the error in tokens per cycle that is due to the prompts alone, which
+            differ between trace and comparison.
+        mean_depth, measured_mean_depth: Mean depth per cycle.
+        speedup, measured_speedup: Speedup over plain autoregression.
+        overhead_ms: Host time per cycle.
+        parts, measured_parts: Time of an image in target passes, in drafting and on the host, in units of plain steps.
     """
 
     method: str

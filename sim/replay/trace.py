@@ -129,8 +129,16 @@ def record_image(
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     """Draw one image by plain autoregression, then run the drafter along it.
 
-    Returns the tokens [C], the target's distributions [C, V] and the drafter's [D, C, V]. Cells too close to the start
-    for depth d repeat the nearest smaller depth. greedy: take the likeliest token, as the greedy rules do.
+    Args:
+        target: The target.
+        drafter: The drafter.
+        chance: The noise of the draws.
+        depths: D, the number of drafter depths, >= 1.
+        greedy: Whether to take the likeliest token, as the greedy rules do.
+
+    Returns:
+        The tokens [C], the target's distributions [C, V] and the drafter's [D, C, V]. Cells too close to the start for
+        depth d repeat the nearest smaller depth.
     """
     image = draw_image(target, chance, greedy)
     cells = image.tokens.size
@@ -152,7 +160,16 @@ def record_image(
 
 
 def draw_image(target: Target, chance: Chance, greedy: bool) -> DrawnImage:
-    """Draw one image by plain autoregression. greedy: take the likeliest token, as the greedy rules do."""
+    """Draw one image by plain autoregression.
+
+    Args:
+        target: The target.
+        chance: The noise of the draws.
+        greedy: Whether to take the likeliest token, as the greedy rules do.
+
+    Returns:
+        Its tokens, and for each the target pass before it.
+    """
     scored = [target.begin()]
     tokens: list[int] = []
     for cell in range(target.grid.cells):

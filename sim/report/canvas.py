@@ -35,7 +35,12 @@ _STYLE: Final[Any] = {
 
 
 def rendered(draw: Callable[[], Figure], form: str) -> bytes:
-    """Draw a figure and return the content of its file, identical at every call. form: one of `FORMATS`."""
+    """Draw a figure and return the content of its file, identical at every call.
+
+    Args:
+        draw: Draws the figure.
+        form: One of `FORMATS`.
+    """
     marks: Mapping[str, dict[str, Any]] = {
         "pdf": {"Creator": GENERATOR, "CreationDate": None},
         "svg": {"Creator": GENERATOR, "Date": None},

@@ -24,9 +24,19 @@ TOLERANCE = 0.10
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row of a published table. Figures that the table lacks are 0. paper, tag: if different from the table's.
+    """One row of a published table. Figures that the table lacks are 0.
 
-    missing: what the paper would have to report for a prediction, in words; "" if nothing is known to be missing.
+    Attributes:
+        method: Name of the method.
+        data: The data or the model of this row, in words.
+        speedup: The published speedup.
+        tokens_per_cycle: Mean tokens per cycle.
+        mean_depth: Mean depth of the draft tree per cycle.
+        height, width: Rows and columns of an image.
+        window: The window of the row fronts.
+        steps: Number of steps of an image.
+        paper, tag: If different from the table's.
+        missing: What the paper would have to report for a prediction, in words; "" if nothing is known to be missing.
     """
 
     method: str
@@ -45,7 +55,19 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rows of one table. latency: a roofline ("": none). depth, nodes, width: the draft tree assumed on it."""
+    """The rows of one table.
+
+    Attributes:
+        name: Name of the table.
+        paper: The paper with the table.
+        tag: How reliable the table is; see the note in published.json.
+        kind: How its rows are checked.
+        model: The model that the table is about.
+        setting: Conditions of the table, in words.
+        rows: The rows.
+        latency: Name of a roofline ("": none).
+        depth, nodes, width: The draft tree assumed on the roofline.
+    """
 
     name: str
     paper: str
@@ -63,9 +85,15 @@ class Group:
 class Checked(NamedTuple):
     """A published row and its prediction.
 
-    cost: the cost of a drafter pass ("depth") or of a cycle ("steps", "speedup") in plain steps, fitted or bounded.
-    implied: the same cost from this row alone; for "speedup" rows, the tokens per cycle that the speedup requires.
-    by_roofline: the speedup of the row's own tokens per cycle and depth on the table's roofline.
+    Attributes:
+        group: The row's table.
+        row: The published row.
+        predicted: The predicted speedup; None if there is none.
+        error: Relative error of the predicted speedup: predicted / published - 1.
+        cost: The cost of a drafter pass ("depth") or of a cycle ("steps", "speedup") in plain steps, fitted or bounded.
+        implied: The same cost from this row alone; for "speedup" rows, the tokens per cycle that the speedup requires.
+        verdict: The result of the check, in words.
+        by_roofline: The speedup of the row's own tokens per cycle and depth on the table's roofline.
     """
 
     group: Group

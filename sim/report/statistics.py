@@ -184,7 +184,12 @@ def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class BlockMoments:
-    """The moments of I values for a mean and its interval. squares: sum of squared distances from the mean."""
+    """The moments of I values for a mean and its interval.
+
+    Attributes:
+        mean: The mean of the values.
+        squares: Sum of squared distances from the mean.
+    """
 
     mean: float
     squares: float
@@ -201,8 +206,15 @@ def _added(one: _Parts, other: _Parts) -> _Parts:
 class Totals:
     """Sums over the runs of I images of `cells` cells; their memory does not grow with I.
 
-    cycles, accepted, depth: see `Runs`. nodes: positions of all target passes. target_passes, drafter_passes: totals.
-    image_ms: moments of an image's time, by machine. parts_ms: total ms by part of `ImageTimes`, by machine.
+    Attributes:
+        cells: Number of cells of an image.
+        images: I, the number of images.
+        cycles, accepted, depth: See `Runs`.
+        nodes: Positions of all target passes.
+        target_passes: Number of target passes.
+        drafter_passes: Number of drafter passes.
+        image_ms: Moments of an image's time, by machine.
+        parts_ms: Total ms by part of `ImageTimes`, by machine.
     """
 
     cells: int

@@ -40,8 +40,15 @@ _BY_MODEL: Final = frozenset(("neighbours", "codebook"))
 class Job:
     """One simulation: a policy and a rule on a model or trace. Settings are sorted JSON, to compare and send jobs.
 
-    loop: `TREES`, or the loop of a window recipe; then `policy` is the method's name, and the settings are the
-    recipe's. temperature: see `WindowRecipe`; for trees, the temperature is part of the rule.
+    Attributes:
+        model: Name of a synthetic model, or path of a trace.
+        model_settings: Settings of the model.
+        policy: Name of the policy; for a window recipe, of the method.
+        policy_settings: Settings of the policy; for a window recipe, the recipe's.
+        rule: Name of the rule.
+        rule_settings: Settings of the rule.
+        loop: `TREES`, or the loop of a window recipe.
+        temperature: See `WindowRecipe`; for trees, the temperature is part of the rule.
     """
 
     model: str

@@ -46,8 +46,13 @@ class _ResultLine:
 class BlockFigures:
     """The results of a block of a job's images, as recorded by long sweeps.
 
-    key: the job's key. first: number of the block's first image. block: images in a whole block. alignment, token_bias:
-    see `sim.exact.bias`; only set in the first block.
+    Attributes:
+        key: The job's key.
+        first: Number of the block's first image.
+        block: Images in a whole block.
+        totals: Sums over the images of this block.
+        engine: Whether the decoding loop or the lockstep path drew the images.
+        alignment, token_bias: See `sim.exact.bias`; only set in the first block.
     """
 
     key: str

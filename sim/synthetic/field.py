@@ -78,8 +78,15 @@ def softmax(logits: FloatArray) -> FloatArray:
 class RowsSettings:
     """Settings of unstructured rows: each cell picks a random row, independent of the tokens.
 
-    concentration: parameter of the rows' Dirichlet distribution (small is peaked), or exponent of Zipf's distribution.
-    error: the share of the drafter's row that comes from another row of the same kind, in [0, 1].
+    Attributes:
+        concentration: Parameter of the rows' Dirichlet distribution (small is peaked), or exponent of Zipf's
+            distribution.
+        error: The share of the drafter's row that comes from another row of the same kind, in [0, 1].
+        vocab_size: V, the size of the vocabulary.
+        height, width: Rows and columns of an image.
+        rows: Number of rows of a table.
+        images: Number of images in the pool.
+        seed: Seed of the tables and images.
     """
 
     concentration: float = 0.3
@@ -296,7 +303,14 @@ def _levelled(scores: FloatArray, scales: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticModelSpec:
-    """A named kind of synthetic model. make: the dataclass of its settings. defaults: settings that differ from it."""
+    """A named kind of synthetic model.
+
+    Attributes:
+        name: Name of the kind.
+        title: Description of the kind.
+        make: The dataclass of its settings.
+        defaults: Settings that differ from the dataclass's.
+    """
 
     name: str
     title: str

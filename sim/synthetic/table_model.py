@@ -79,9 +79,14 @@ class TableModel:
         return self.target.nbytes + sum(table.nbytes for table in self.draft) + self.starts.nbytes
 
     def rows(self, images: IntArray, cells: IntArray, tokens: IntArray, upper: IntArray) -> IntArray:
-        """The table rows of `cells`, given the tokens before (in raster order) and above them. Shapes broadcast.
+        """Return the table rows of cells; the shapes of the arguments broadcast.
 
-        tokens: NO_TOKEN before the first cell; ignored at the start of a row. upper: NO_TOKEN in the first row.
+        Args:
+            images: Indices of images in the pool.
+            cells: Cells in raster order.
+            tokens: Tokens before the cells in raster order; NO_TOKEN before the first cell. Ignored at the start of a
+                row.
+            upper: Tokens above the cells; NO_TOKEN in the first row.
         """
         left = np.where(cells % self.grid.width == 0, NO_TOKEN, tokens)
         rows: IntArray = self.starts[images, cells] + self.classes[left] * self.stride + self.classes[upper]
@@ -222,7 +227,13 @@ class TableGridTarget(TableModelImage):
 
 @dataclass(slots=True)
 class TableDrafter(TableModelImage):
-    """A `Drafter` that reads the tables of a model. fuses_chains: whether it drafts a chain in one call."""
+    """A `Drafter` that reads the tables of a model.
+
+    Attributes:
+        model: The table model.
+        image: Number of the image; the pool of images repeats.
+        fuses_chains: Whether it drafts a chain in one call.
+    """
 
     fuses_chains: bool = False
     passes: list[int] = field(default_factory=list)

@@ -31,8 +31,13 @@ LOOPS: Final = (WINDOW, FRONTS)
 class WindowRecipe:
     """A method of the Jacobi family, as in a comparison's record.
 
-    loop: one of `LOOPS`. settings, rule_settings: sorted JSON texts, so that recipes can be compared and sent. rule: ""
-    if the loop accepts tokens itself. temperature: 1, or 0 for distributions that are one-hot on their likeliest token.
+    Attributes:
+        method: Name of the method.
+        loop: One of `LOOPS`.
+        settings: Sorted JSON text, so that recipes can be compared and sent.
+        rule: Name of the rule; "" if the loop accepts tokens itself.
+        rule_settings: Sorted JSON text, like `settings`.
+        temperature: 1, or 0 for distributions that are one-hot on their likeliest token.
     """
 
     method: str
@@ -56,7 +61,14 @@ class WindowRecipe:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowScheme:
-    """A window and its rule for `model` (at the recipe's temperature). lossless: images have its distribution."""
+    """A window and its rule for a model.
+
+    Attributes:
+        model: The table model, at the recipe's temperature.
+        window: The settings of the window, or of the windows of open rows.
+        rule: The acceptance rule; None if the loop accepts tokens itself.
+        lossless: Whether images have the distribution of `model`.
+    """
 
     model: TableModel
     window: JacobiWindow | JacobiFronts
@@ -99,8 +111,13 @@ def at_zero(model: TableModel) -> TableModel:
 
 
 class WindowImage(NamedTuple):
-    """One decoded image. tokens: [cells] int64. passes: positions of each target pass, 1 for the first one. accepted,
-    depth: accepted draft tokens and drafted levels, over all passes but the first; row windows have depth 0.
+    """One decoded image.
+
+    Attributes:
+        tokens: [cells] int64.
+        passes: Positions of each target pass, 1 for the first one.
+        accepted: Accepted draft tokens, over all passes but the first.
+        depth: Drafted levels, over all passes but the first; row windows have depth 0.
     """
 
     tokens: IntArray
