@@ -42,8 +42,13 @@ class ArrayError(ValueError):
 class ArrayForm:
     """The required form of an array.
 
-    kind: "whole" numbers, "real" numbers (including whole ones) or one "text". dimensions: None allows any number.
-    low, high: range of the numbers, both inclusive. Numbers must always be finite.
+    Numbers must always be finite.
+
+    Attributes:
+        kind: "whole" numbers, "real" numbers (including whole ones) or one "text".
+        dimensions: Number of dimensions; None allows any number.
+        low: Smallest allowed number.
+        high: Largest allowed number.
     """
 
     kind: Literal["whole", "real", "text"] = "real"

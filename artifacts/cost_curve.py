@@ -76,10 +76,16 @@ class PlainCosts:
 class InCycleCosts:
     """Times in ms inside decoding loops, where drafter passes and host work empty the caches, so passes take longer.
 
-    target_ms: target passes by nodes, in cycles that draft. draft_ms: drafter passes by expanded nodes. chain_ms: one
-    call that drafts a chain, by levels; tree_ms: trees drafted in one call, by family; empty if the drafter cannot do
-    this. host_ms: by family. rounds: number of measured rounds. window_ms: target passes over Jacobi windows by nodes,
-    between which no drafter empties the caches; empty if not measured.
+    Attributes:
+        plain: Times of plain autoregression.
+        target_ms: Target passes by nodes, in cycles that draft.
+        draft_ms: Drafter passes by expanded nodes.
+        chain_ms: One call that drafts a chain, by levels; empty if the drafter cannot do this.
+        host_ms: Host times by family.
+        tree_ms: Trees drafted in one call, by family; empty if the drafter cannot do this.
+        rounds: Number of measured rounds.
+        window_ms: Target passes over Jacobi windows by nodes, between which no drafter empties the caches; empty if
+            not measured.
     """
 
     plain: PlainCosts
@@ -135,8 +141,13 @@ class LowCosts:
 class InGridCosts:
     """Times in ms inside the loops of ZipAR and MuLo-SD, which decide cells of a grid in any order.
 
-    target_ms: target passes by the number of input tokens; begin_ms: the pass over the condition. low: smaller targets
-    that draft. resample_ms: enlarging a whole picture, by "KIND/RATIO". rounds: number of measured rounds.
+    Attributes:
+        target_ms: Target passes by the number of input tokens.
+        begin_ms: The pass over the condition.
+        host_ms: Host times.
+        low: Smaller targets that draft.
+        resample_ms: Enlarging a whole picture, by "KIND/RATIO".
+        rounds: Number of measured rounds.
     """
 
     target_ms: Curve
@@ -156,11 +167,19 @@ class InGridCosts:
 class CostCurveFile:
     """The content of a cost curve's file.
 
-    name: the file's name without its suffix. content: its bytes; fingerprint: their SHA-256. model: the models that
-    were measured. measured_on: what the curve is valid for: processor, cores, engine, SHA-256 of the models, threads
-    and rows per pass; empty in files without it. machine: as in every result. verify_ms: target passes by nodes;
-    draft_ms: drafter passes by expanded nodes; both repeated alone. overhead_ms: host time per cycle beyond the passes.
-    in_grid, in_cycle: None if not measured.
+    Attributes:
+        name: The file's name without its suffix.
+        fingerprint: SHA-256 of the file's bytes.
+        model: The models that were measured.
+        verify_ms: Target passes in ms by nodes, repeated alone.
+        draft_ms: Drafter passes in ms by expanded nodes, repeated alone.
+        overhead_ms: Host time in ms per cycle beyond the passes.
+        in_grid: Times in loops over grid cells; None if not measured.
+        in_cycle: Times in decoding loops; None if not measured.
+        measured_on: What the curve is valid for: processor, cores, engine, SHA-256 of the models, threads and rows per
+            pass; empty in files without it.
+        machine: The machine, as in every result.
+        content: The file's bytes.
     """
 
     name: str
@@ -195,7 +214,11 @@ class CostCurveFile:
         )
 
     def outdated(self, plain_ms: float) -> str | None:
-        """A message if passes cost something else now, else None. plain_ms: time of a plain pass now."""
+        """Return a message if passes cost something else now, else None.
+
+        Args:
+            plain_ms: Time of a plain pass now, in ms.
+        """
         then = None if self.in_cycle is None else self.in_cycle.plain.target_ms
         if then is None or then / DRIFT <= plain_ms <= then * DRIFT:
             return None

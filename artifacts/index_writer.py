@@ -35,11 +35,17 @@ def build_index(
 ) -> ModelIndex:
     """Build the index of the models in `folder` from their manifests.
 
-    family, sampling_params: if left out, the folder's index provides them, and the condition, if it has the same
-    targets, and otherwise the manifests. Sampling that a user changed stays if the condition does.
+    The condition comes from the folder's index if that has the same targets, and otherwise from the manifests.
 
-    Raises ManifestError if the manifests contradict each other: two codebooks, two targets of
-    one grid, different numbers of codes.
+    Args:
+        folder: The folder of models.
+        family: Family of the models; None keeps that of the folder's index, or leaves it empty without an index.
+        sampling_params: Sampling parameters; None keeps those of the folder's index if it has the same targets, and
+            otherwise takes those of the manifests. Sampling that a user changed stays if the condition does.
+
+    Raises:
+        ManifestError: The manifests contradict each other: two codebooks, two targets of one grid, different numbers
+            of codes.
     """
     manifests = read_manifests(folder)
     targets = sorted(_of_kind(manifests, "target"), key=lambda name: _config(manifests[name]).grid)

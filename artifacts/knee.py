@@ -14,7 +14,11 @@ _STEPS: Final = 400
 class Knee(NamedTuple):
     """A pass costs `floor_ms` up to `nodes`, and `node_ms` more for every node beyond.
 
-    nodes: None if no pass up to the largest measured size costs much more than a one-node pass.
+    Attributes:
+        nodes: The knee; None if no pass up to the largest measured size costs much more than a one-node pass.
+        floor_ms: Time in ms of a pass up to the knee.
+        node_ms: Time in ms of each further node; 0 without a knee.
+        largest: Largest measured size, in nodes.
     """
 
     nodes: float | None

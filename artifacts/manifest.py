@@ -27,8 +27,14 @@ class ManifestError(ValueError):
 class WeightsEntry:
     """The weights of a graph, in a safetensors file in the manifest's folder that the graph points into.
 
-    Graphs of one model for several grids share one file. matrices: "scaled_rows" if some matrices are stored in 8 bits
-    with one scale per row (`artifacts.scaled_rows`) and widened when read; None otherwise.
+    Graphs of one model for several grids share one file.
+
+    Attributes:
+        file: Name of the file.
+        bytes: Size of the file.
+        sha256: Hash of the file.
+        matrices: "scaled_rows" if some matrices are stored in 8 bits with one scale per row (`artifacts.scaled_rows`)
+            and widened when read; None otherwise.
     """
 
     file: str
@@ -41,8 +47,11 @@ class WeightsEntry:
 class ExportRecord:
     """The source of an exported graph, so that the graph can be compared with it again.
 
-    request: the export options, as `export` reads them. checkpoint_sha256: hash of the files that were read. opset: of
-    ONNX. buckets: numbers of new positions that its engines are built for.
+    Attributes:
+        request: The export options, as `export` reads them.
+        checkpoint_sha256: Hash of the files that were read.
+        opset: The opset of ONNX.
+        buckets: Numbers of new positions that its engines are built for.
     """
 
     request: Mapping[str, Any]
@@ -53,18 +62,26 @@ class ExportRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One model file.
+    """The description of one model file.
 
-    kind: "target", "drafter", `DRAFT_TARGET`, "image_encoder", "image_decoder", "judge", "codebook", "upsampler",
-        "downsampler" or "superres", among others.
-    file: the model's file name, in the manifest's folder; bytes, sha256: size and hash of that file.
-    recipe: the command that makes it again. source, licence: those of the weights.
-    settings: what an engine must know (vocabulary, grid, layers, ...); see the engine of that kind.
-    shapes: inputs and outputs by name; a free dimension is a string.
-    versions: packages that wrote the file. parity: largest absolute differences from the torch module, by case.
-    training: the training steps taken, in the form of `models.checkpoints.story`; empty if unknown.
-    weights: weights in a separate file, which identify a new graph of the same weights; None if the graph has them.
-    export: the published checkpoint that the graph was exported from; None for other models.
+    Attributes:
+        name: The model's name, which is also that of the manifest's file.
+        kind: "target", "drafter", `DRAFT_TARGET`, "image_encoder", "image_decoder", "judge", "codebook", "upsampler",
+            "downsampler" or "superres", among others.
+        file: The model's file name, in the manifest's folder.
+        sha256: Hash of that file.
+        bytes: Size of that file.
+        source: Source of the weights.
+        licence: Licence of the weights.
+        recipe: The command that makes the file again.
+        settings: What an engine must know (vocabulary, grid, layers, ...); see the engine of that kind.
+        shapes: Inputs and outputs by name; a free dimension is a string.
+        versions: Versions of the packages that wrote the file.
+        parity: Largest absolute differences from the torch module, by case.
+        training: The training steps taken, in the form of `models.checkpoints.story`; empty if unknown.
+        weights: Weights in a separate file, which identify a new graph of the same weights; None if the graph has them.
+        export: The published checkpoint that the graph was exported from; None for other models.
+        format: Version of the manifest, `FORMAT`.
     """
 
     name: str

@@ -44,9 +44,13 @@ class ModelEntry:
 class ResolutionEntry:
     """The models of one resolution.
 
-    side: of the pictures in pixels; None if no tokenizer in the folder determines it. grid: rows and columns of codes.
-    reference: the judge's readings of real pictures at this resolution. draft_target: the target with 8-bit products,
-    which drafts for larger resolutions.
+    Attributes:
+        side: Side of the pictures in pixels; None if no tokenizer in the folder determines it.
+        grid: Rows and columns of codes.
+        target: Name of the target.
+        drafter: Name of the drafter, or None.
+        reference: Name of the judge's readings of real pictures at this resolution, or None.
+        draft_target: Name of the target with 8-bit products, which drafts for larger resolutions, or None.
     """
 
     side: int | None
@@ -71,8 +75,15 @@ class TokenizerEntry:
 class ModelIndex:
     """The content of a folder of models; see the module.
 
-    condition: one of `CONDITIONS`. judge: the classifier that reads the pictures, or None. sampling_params: intended
-    fields of `algos.rows.SamplingParams`. family: that of the checkpoint, such as "llamagen"; empty if unknown.
+    Attributes:
+        models: All models by name.
+        resolutions: The models of each resolution.
+        tokenizer: The tokenizer that all resolutions share.
+        condition: One of `CONDITIONS`.
+        judge: Name of the classifier that reads the pictures, or None.
+        sampling_params: Intended fields of `algos.rows.SamplingParams`.
+        family: Family of the checkpoint, such as "llamagen"; empty if unknown.
+        format: Version of the index, `INDEX_FORMAT`.
     """
 
     models: Mapping[str, ModelEntry]

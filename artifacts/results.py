@@ -85,8 +85,14 @@ def fingerprint(results: Mapping[str, Any]) -> str:
 def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Merge results from one or several sources, each with its name and fingerprint; equal runs appear once.
 
-    results: file names and their contents, which may be merged results. Raises ResultsError if two runs with the same
-    fingerprint and command have different figures.
+    Args:
+        results: File names and their contents, which may be merged results.
+
+    Returns:
+        Results of the kind "merged".
+
+    Raises:
+        ResultsError: Two runs with the same fingerprint and command have different figures.
     """
     runs: dict[str, dict[str, Any]] = {}
     for name, file_results in results:

@@ -16,7 +16,12 @@ _LEAST_SCALE: Final = 2.0**-17
 
 
 class ScaledRows(NamedTuple):
-    """steps: int8 [...]; scale: float16, one number per row, in a shape that broadcasts to `steps`."""
+    """An 8-bit matrix with one scale per row.
+
+    Attributes:
+        steps: int8 [...].
+        scale: float16, one number per row, in a shape that broadcasts to `steps`.
+    """
 
     steps: NDArray[np.int8]
     scale: NDArray[np.float16]

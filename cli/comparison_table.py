@@ -52,7 +52,13 @@ def print_rows(
 ) -> None:
     """Print one row per method, the judge's own accuracy, and the knee of the cost curve if it is known.
 
-    on_device: whether one program ran all models; time is then split into device and host.
+    Args:
+        reported: The rows.
+        judge: The judge of the pictures; None without one.
+        title: Title of the table.
+        curve: The cost curve of this machine; None if it is not known.
+        form: Format of the output.
+        on_device: Whether one program ran all models; time is then split into device and host.
     """
     from underpaint.runtime.evaluation.comparison import BASELINE
 

@@ -87,7 +87,10 @@ def costs(
 def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, measure: bool = True) -> "CostCurveFile | None":
     """Return this machine's cost curve; None if the models have no drafter.
 
-    measure: measure it now if none is kept; otherwise the result is None then.
+    Args:
+        pipeline: The opened models.
+        sampling: The sampling parameters.
+        measure: Whether to measure it now if none is kept; otherwise the result is None then.
     """
     from underpaint.runtime.costs.machine_curve import read_stored_curve
 
@@ -101,7 +104,11 @@ def tables_with_costs(
 ) -> "ModelTables":
     """Return the pipeline's tables, with this machine's costs if one of the methods chooses by them.
 
-    left_out: those methods use their own defaults instead, and nothing is measured.
+    Args:
+        pipeline: The opened models.
+        configs: The configurations of the methods.
+        sampling: The sampling parameters.
+        left_out: Whether those methods use their own defaults instead, and nothing is measured.
     """
     from underpaint.runtime.costs.machine_curve import with_costs
 

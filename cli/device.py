@@ -57,9 +57,18 @@ def plan_on_device(
     conditions: "Sequence[Condition]",
     eager: bool = False,
 ) -> "DevicePlan | LivePlan":
-    """Plan the drawings and check them; ValueError if a package, the device, a device form or memory is missing.
+    """Return the checked plan of the drawings on a device.
 
-    eager: whether `ar-eager` draws too, if the models are those of a folder.
+    Args:
+        pipeline: The opened models.
+        methods: Methods to draw with.
+        sampling: The sampling parameters.
+        options: The options of the device.
+        conditions: All conditions that will be drawn.
+        eager: Whether `ar-eager` draws too, if the models are those of a folder.
+
+    Raises:
+        ValueError: A package, the device, a device form or memory is missing.
     """
     name = check_device(options.device)
     from underpaint.runtime.device.devices import check_memory, open_device
@@ -146,7 +155,13 @@ def draw_on_device(
 ) -> None:
     """Draw pictures batch by batch and pass each to `finish`; exit with code 2 if any of them failed.
 
-    plain: plain autoregression, used instead of the method if a trial finds it faster; None skips the trial.
+    Args:
+        device: The plan of the drawings.
+        method: The method to draw with.
+        sampling: The sampling parameters.
+        pictures: The pictures.
+        finish: Callback for each drawn picture.
+        plain: Plain autoregression, used instead of the method if a trial finds it faster; None skips the trial.
     """
     from underpaint.runtime.device.comparison import span
     from underpaint.runtime.device.forms import DeviceError

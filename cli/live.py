@@ -100,7 +100,12 @@ class LiveOptions(LiveModelOptions):
     ) -> None:
         """Raise ValueError if options of exported folders and of live models are mixed.
 
-        on_device: whether the command accepts --backend device.
+        Args:
+            models: Value of --models, or None.
+            resolution: Value of --resolution, or None.
+            low: Value of --low, or None.
+            backend: Value of --backend.
+            on_device: Whether the command accepts --backend device.
         """
         if self.live is None:
             live_options = {

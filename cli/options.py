@@ -157,7 +157,12 @@ class DeviceOptions(DeviceChoice):
     ] = None
 
     def check(self, backend: str, *, batches: bool = False) -> None:
-        """Raise ValueError if device options are given with another backend. batches: allow --batch there too."""
+        """Raise ValueError if device options are given with another backend.
+
+        Args:
+            backend: Value of --backend.
+            batches: Whether --batch is allowed with other backends too.
+        """
         if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
             raise ValueError(
                 "--device, --batch, --forward and --quantization need --backend device; add it, or leave them out. To "
@@ -187,7 +192,16 @@ def open_pipeline(
     on_device: bool = False,
     quantization: "Quantization | None" = None,
 ) -> "Pipeline":
-    """Open the models that the options name; raises as `Pipeline.open` does. on_device: allow `--backend device`."""
+    """Open the models that the options name; raises as `Pipeline.open` does.
+
+    Args:
+        models: Folder of the models; None opens the shipped models.
+        resolution: See `Pipeline.open`.
+        low: See `Pipeline.open`.
+        backend: See `Pipeline.open`.
+        on_device: Whether `--backend device` is allowed.
+        quantization: Quantization of the layers' weights; None keeps the weights.
+    """
     from underpaint.runtime.engines.context import SHARED
     from underpaint.runtime.pipeline import BACKENDS, Pipeline
     from underpaint.zoo.load import FOLDER

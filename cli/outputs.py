@@ -53,8 +53,11 @@ def allow_overwriting(allowed: bool) -> None:
 class Output:
     """Parser of an option that names an output. It sees a trailing slash, which `Path` drops.
 
-    file: whether it names a file. folder: whether it names a folder; if both, the rest of the line decides. models:
-    whether a folder of models may be filled. kind: the format of the file, if its name does not tell it.
+    Attributes:
+        file: Whether it names a file.
+        folder: Whether it names a folder; if both, the rest of the line decides.
+        models: Whether a folder of models may be filled.
+        kind: The format of the file, if its name does not tell it.
     """
 
     file: bool = True

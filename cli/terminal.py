@@ -89,10 +89,15 @@ def number(form: str, unit: str = "", absent: str = "-") -> Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. name: its key in JSON and CSV. head: its heading in tables. show: formats its values for tables.
+    """A column of a table.
 
-    right: whether it is right-aligned, as numbers are. prose: whether its cells may wrap.
-    parts: keys of several values in one cell, which `show` gets as a tuple; JSON and CSV give each its own column.
+    Attributes:
+        name: Its key in JSON and CSV.
+        head: Its heading in tables; if empty, made from `name`.
+        show: Formats its values for tables.
+        right: Whether it is right-aligned, as numbers are.
+        prose: Whether its cells may wrap.
+        parts: Keys of several values in one cell, which `show` gets as a tuple; JSON and CSV give each its own column.
     """
 
     name: str
@@ -242,7 +247,14 @@ class Advance(Protocol):
 def progress(what: str, total: int | None = None, done: int = 0, unit: str = "") -> Iterator[Advance]:
     """Show progress on standard error: a bar on a terminal, else a line at first and every ten seconds; or nothing.
 
-    unit: "bytes" if steps are bytes, which are shown as MiB.
+    Args:
+        what: Description of the work.
+        total: Number of steps; None if it is not known.
+        done: Number of steps that are done already.
+        unit: "bytes" if steps are bytes, which are shown as MiB.
+
+    Yields:
+        The callback that reports progress.
     """
     screen = Console(stderr=True)
     if _verbosity.quiet:

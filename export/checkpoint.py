@@ -35,10 +35,18 @@ _LICENCE: Final = "that of the published weights; see their authors' page"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An export request. target, target_options: the checkpoint (kind, path) of a drafter's target, and its options.
+    """An export request.
 
-    eight_bits: multiply in 8 bits (drafters). neighbours: columns of the neighbour table of a tokenizer, at most its
-    number of codes minus one; None uses `NEIGHBOURS`, or all codes if there are fewer.
+    Attributes:
+        kind: Kind of the checkpoint.
+        checkpoint: Path of the checkpoint.
+        precision: Precision of the exported models.
+        options: Options for loading the checkpoint.
+        target: Kind and path of the checkpoint of a drafter's target, or None.
+        target_options: Options for loading that target.
+        neighbours: Columns of the neighbour table of a tokenizer, at most its number of codes minus one; None uses
+            `NEIGHBOURS`, or all other codes if there are fewer.
+        eight_bits: Whether to multiply in 8 bits (drafters).
     """
 
     kind: str

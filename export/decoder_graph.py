@@ -134,7 +134,11 @@ def write_layers(
 ) -> None:
     """Add a pass through a decoder's layers to an empty graph.
 
-    rotary: see `write_decoder`. places: fixed number of cache places, which TensorRT needs; None leaves it free.
+    Args:
+        graph: A graph of the precision of `config`.
+        config: Sizes and options.
+        rotary: See `write_decoder`.
+        places: Fixed number of cache places, which TensorRT needs; None leaves it free.
     """
     graph.inputs(_with_places(device_graph.layers_inputs(config), places))
     graph.outputs(_with_places(device_graph.layers_outputs(config), places))

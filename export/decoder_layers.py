@@ -34,8 +34,13 @@ Attention: TypeAlias = Callable[[int, str, str], Sequence[Seen]]
 class DecoderNodes(NamedTuple):
     """The nodes and sizes that all layers share.
 
-    embedding: [V + conditions, D], after the input layer of a drafter; "" if the pass looks up no tokens. rotary:
-    cosines, sines, and table rows by cell.
+    Attributes:
+        config: Sizes and options of the decoder.
+        embedding: [V + conditions, D], after the input layer of a drafter; "" if the pass looks up no tokens.
+        rotary: Cosines, sines, and table rows by cell; None if positions are learnt.
+        heads_shape: [3]: -1, H + 2K, hd.
+        flat_shape: [2]: -1, D.
+        qkv_sizes: [3]: numbers of heads of queries, keys and values.
     """
 
     config: DecoderConfig
@@ -49,8 +54,10 @@ class DecoderNodes(NamedTuple):
 class SplitAttention(NamedTuple):
     """Attention to a cache and to new positions stored apart: a product with each part, and one softmax over all.
 
-    seen: the parts that each layer sees. bias: added to the scores of all parts, [B, 1, T, N]. sizes: number of
-    columns of each part, [parts].
+    Attributes:
+        seen: The parts that each layer sees.
+        sizes: Number of columns of each part, [parts].
+        bias: Added to the scores of all parts, [B, 1, T, N]; None adds nothing.
     """
 
     seen: Attention
@@ -67,8 +74,11 @@ class SplitAttention(NamedTuple):
 class InPlaceAttention(NamedTuple):
     """Attention to a cache [B, K, P, W] that the new positions are first written into; one fused node.
 
-    sees: [B, 1, T, P] bool. write_at, read_places: [B] int64; see `artifacts.device_graph`. names: the names under
-    which a layer's keys and values are read and written.
+    Attributes:
+        sees: [B, 1, T, P] bool; see `artifacts.device_graph`.
+        write_at: [B] int64; see `artifacts.device_graph`.
+        read_places: [B] int64; see `artifacts.device_graph`.
+        names: Returns the names under which a layer's keys and values are read and written.
     """
 
     sees: str
@@ -97,7 +107,10 @@ class InPlaceAttention(NamedTuple):
 class LayerPass(NamedTuple):
     """The inputs that one pass gives to all layers.
 
-    positions: [R, H + 2K] rows of the rotary table; None if positions are learnt. grid_shape: [4]: B, T, H + 2K, hd.
+    Attributes:
+        positions: [R, H + 2K] rows of the rotary table; None if positions are learnt.
+        grid_shape: [4]: B, T, H + 2K, hd.
+        attention: The attention of every layer.
     """
 
     positions: str | None

@@ -168,7 +168,12 @@ def dense(
 ) -> Expected:
     """Run condition and tokens [T] in one torch pass; results leave out the condition, except its last position.
 
-    unseen: number of condition positions that the tokens of the second row do not see.
+    Args:
+        case: The decoder and its condition.
+        tokens: Tokens [T] of the image, the same for all rows.
+        batch: Number of rows.
+        features: [B, T, D] float32 for a drafter; None for a target.
+        unseen: Number of condition positions that the tokens of the second row do not see.
     """
     decoder, count = case.decoder, case.prefix.shape[1]
     config = decoder.config
@@ -204,7 +209,15 @@ def compare_image(
 ) -> dict[str, Errors]:
     """Compare a whole image of `with_eol_tokens`, in passes of several sizes until the cache is full.
 
-    expected: the result of `dense` on the same batch.
+    Args:
+        case: The graph and its condition.
+        tokens: Tokens [T] of the image, the same for all rows.
+        expected: The result of `dense` on the same batch.
+        features: As for `dense`.
+        unseen: As for `dense`.
+
+    Returns:
+        The errors of logits and features, and of the last layer's key and value.
     """
     batch, sums = len(expected.features), {name: ErrorSum() for name in ("logits", "features", "key", "value")}
     engine, cells = case.engine(batch, unseen), places(case.decoder.config, tokens)
@@ -291,7 +304,17 @@ def compare(
 ) -> Report:
     """Compare the graph at `path` with `decoder` (in float32) on random and adversarial inputs.
 
-    greedy: whether to also draw a picture greedily (targets only). context: settings of ONNX Runtime for the graph.
+    Args:
+        path: File of the graph.
+        precision: Precision of the graph.
+        decoder: The torch module.
+        conditioner: Embeds the features of a condition; None for other conditions.
+        greedy: Whether to also draw a picture greedily (targets only).
+        seed: Seed of the random inputs.
+        context: Settings of ONNX Runtime for the graph.
+
+    Returns:
+        The errors by case, and where greedy decoding diverges.
     """
     case = prepare(path, precision, decoder, conditioner, seed, context)
     rng, config = np.random.default_rng(seed), decoder.config

@@ -102,9 +102,15 @@ def decoder_weights(
 ) -> WeightSource:
     """Return the weights of `decoder` under the names that `export.decoder_graph` reads.
 
-    stored: the stored type, equal to `precision` or narrower. Rows of a condition, which may come from an encoder, are
-    stored in `precision`. eight_bits: store matrices in 8 bits, and multiply in 8 bits. scaled: store matrices that
-    are exactly `ScaledRows` as such, and refuse other weights that `stored` does not represent exactly.
+    Rows of a condition, which may come from an encoder, are stored in `precision`.
+
+    Args:
+        decoder: The torch module.
+        stored: The stored type, equal to `precision` or narrower.
+        precision: Precision of the graph.
+        eight_bits: Whether to store matrices in 8 bits, and multiply in 8 bits.
+        scaled: Whether to store matrices that are exactly `ScaledRows` as such, and refuse other weights that `stored`
+            does not represent exactly.
     """
     float_weights: dict[str, Callable[[], Weights]] = {}
     for index, part in enumerate(decoder.layers):

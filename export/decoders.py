@@ -35,10 +35,15 @@ MOST_EIGHT_BITS: Final = 0.1
 class GraphFormat:
     """The number formats of an exported decoder.
 
-    precision: type of hidden states, caches and computation. stored: narrower type of stored weights; None is the
-    same. eight_bits: 8-bit matrices, which reduce a drafter's agreement with its target but keep rules exact. scaled:
-    store matrices that are exactly 8 bits with a scale per row as such; products stay float32. Raises ValueError if
-    either is combined with another precision than float32, because no engine here supports it.
+    Attributes:
+        precision: Type of hidden states, caches and computation.
+        stored: Narrower type of stored weights; None is the same.
+        eight_bits: 8-bit matrices, which reduce a drafter's agreement with its target but keep rules exact.
+        scaled: Store matrices that are exactly 8 bits with a scale per row as such; products stay float32.
+
+    Raises:
+        ValueError: `eight_bits` or `scaled` is combined with another precision than float32, which no engine here
+            supports.
     """
 
     precision: Precision = "fp32"
@@ -66,8 +71,14 @@ def write_graphs(
 ) -> None:
     """Write each decoder's graph to its path, and the weights that all of them share to `file` in the same folder.
 
-    int8_products: paths of graphs that multiply `ScaledRows` in 8 bits. Raises ValueError if decoders differ in more
-    than their grid.
+    Args:
+        decoders: The decoders by the path of their graph.
+        form: Number formats of all graphs.
+        file: File of the shared weights.
+        int8_products: Paths of graphs that multiply `ScaledRows` in 8 bits.
+
+    Raises:
+        ValueError: Decoders differ in more than their grid.
     """
     sources = [
         decoder_weights(decoder, form.stored or form.precision, form.precision, form.eight_bits, form.scaled)
@@ -106,9 +117,22 @@ def export_decoders(
 ) -> tuple[Manifest, ...]:
     """Write targets or drafters by name, with their shared weights in `file`, in a folder of `export.store.staged`.
 
-    The decoders become float32; several decoders may differ only in their grids. scratch: a drafter's cache slots for
-    the nodes of one cycle. drafting: names of targets that only draft for larger grids; they multiply the same weights
-    in 8 bits, which requires `scaled`. Raises ParityError if a graph differs from its decoder.
+    Args:
+        decoders: Decoders by name, which become float32; several may differ only in their grids.
+        conditioner: Embeds the features of a condition, and becomes float32; None for other conditions.
+        form: Number formats of the graphs.
+        file: File of the shared weights.
+        origin: Origin of the weights.
+        scratch: A drafter's cache slots for the nodes of one cycle.
+        drafting: Names of targets that only draft for larger grids; they multiply the same weights in 8 bits, which
+            requires `scaled`.
+
+    Returns:
+        The manifests of all decoders.
+
+    Raises:
+        ParityError: A graph differs from its decoder.
+        ValueError: `drafting` is given without `scaled`.
     """
     if drafting and not form.scaled:
         raise ValueError(
@@ -188,10 +212,21 @@ def export_shared_target(
     multiply the same weights in 8 bits, since their tokens are verified anyway. With `eight_bits` every target
     multiplies in 8 bits, and there are no extra int8 targets.
 
-    target: its weights are rounded in place. side_words: by picture side in pixels, the id of the word that ends every
-    prompt for that side; a graph's manifest has it, so that one prompt serves all sides. stride: pixels per code along
-    a side. eight_bits: multiply in 8 bits; then each graph must be as close to the rounded target as a drafter's, and
-    the same graph must be exact in float32. Raises ParityError if a graph does not match the rounded target.
+    Args:
+        target: The target, whose weights are rounded in place.
+        side_words: By picture side in pixels, the id of the word that ends every prompt for that side; a graph's
+            manifest has it, so that one prompt serves all sides.
+        stride: Pixels per code along a side.
+        folder: The folder to write to.
+        origin: Origin of the weights.
+        eight_bits: Whether to multiply in 8 bits; then each graph must be as close to the rounded target as a
+            drafter's, and the same graph must be exact in float32.
+
+    Returns:
+        The manifests of all graphs.
+
+    Raises:
+        ParityError: A graph does not match the rounded target.
     """
     round_to_scaled_rows(target)
     decoders = {
@@ -210,9 +245,20 @@ def export_shared_drafter(
 ) -> tuple[Manifest, ...]:
     """Write `drafter<side>` for each side into `folder`, which all share the weights in `drafter.safetensors`.
 
-    drafter: its codes and head are those of a rounded target and do not change; its own weights are rounded in place
-    to 16 bits. stride: pixels per code along a side. eight_bits: multiply in 8 bits; if False, file names end in
-    `_float`. Raises ParityError if a graph does not match the rounded drafter.
+    Args:
+        drafter: The drafter. Its codes and head are those of a rounded target and do not change; its own weights are
+            rounded in place to 16 bits.
+        sides: Picture sides in pixels.
+        stride: Pixels per code along a side.
+        folder: The folder to write to.
+        origin: Origin of the weights.
+        eight_bits: Whether to multiply in 8 bits; if False, file names end in `_float`.
+
+    Returns:
+        The manifests of all graphs.
+
+    Raises:
+        ParityError: A graph does not match the rounded drafter.
     """
     _round_own_to_half(drafter)
     ending = "" if eight_bits else "_float"

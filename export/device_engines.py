@@ -120,9 +120,20 @@ def build_folder(
 ) -> Iterator[tuple[Path, EngineRecord]]:
     """Build the plans of every decoder in `folder` (or of those in `only`), one after another.
 
-    rows: numbers of rows of passes; a plan supports every number from the smallest to the largest. If empty, the rows
-    of the sampling that the folder's index names: 1, or 2 if guidance is not 1.
-    Raises EngineError with the reason if the package rejects a graph; ManifestError if files are damaged.
+    Args:
+        folder: The folder of models.
+        builder: The package that builds, and its target GPU.
+        only: Names of the decoders; empty for all.
+        buckets: Numbers of new positions to build for; see `position_counts`.
+        rows: Numbers of rows of passes; a plan supports every number from the smallest to the largest. If empty, the
+            rows of the sampling that the folder's index names: 1, or 2 if guidance is not 1.
+
+    Yields:
+        The path and the record of each plan.
+
+    Raises:
+        EngineError: The package rejects a graph; the message has the reason.
+        ManifestError: Files are damaged.
     """
     models = decoders_of(folder, only)
     row_counts = rows or (rows_of(read_index(folder).sampling()),)

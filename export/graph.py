@@ -64,12 +64,17 @@ class GraphWriter:
         opset: int = OPSET,
         bare: bool = False,
     ) -> None:
-        """weights: weights for `weight` and `product` by name; file: where to store them, None stores in the graph.
+        """Start an empty graph.
 
-        bare: make weights inputs, in the types that are multiplied; only their shapes are read.
-
-        int8_products: `product` multiplies the steps of `ScaledRows` in 8 bits instead of the widened numbers; not in
-        branches and loops, whose own nodes no other product can read.
+        Args:
+            name: Name of the graph.
+            weights: Weights for `weight` and `product` by name.
+            precision: Type of hidden states, weights and caches.
+            file: Where to store the weights; None stores them in the graph.
+            int8_products: `product` multiplies the steps of `ScaledRows` in 8 bits instead of the widened numbers; not
+                in branches and loops, whose own nodes no other product can read.
+            opset: Version of ONNX's operators.
+            bare: Make weights inputs, in the types that are multiplied; only their shapes are read.
         """
         self.precision = precision
         self._int8_products = int8_products
@@ -316,9 +321,13 @@ class GraphWriter:
         path.write_bytes(self.content(metadata))
 
     def content(self, metadata: Mapping[str, str] | None = None) -> bytes:
-        """Return the checked graph as bytes. Raises onnx.checker.ValidationError if the graph is invalid.
+        """Return the checked graph as bytes.
 
-        metadata: entries of the file.
+        Args:
+            metadata: Metadata entries of the file.
+
+        Raises:
+            onnx.checker.ValidationError: The graph is invalid.
         """
         outside = [tensor for tensor in self._tensors if tensor.data_location == TensorProto.EXTERNAL]
         inside = [tensor for tensor in self._tensors if tensor.data_location != TensorProto.EXTERNAL]

@@ -22,8 +22,12 @@ from underpaint.export.graph import GraphWriter
 def write_probs(graph: GraphWriter, vocab_size: int, condition: str | None = None) -> None:
     """Add the output `probs`, computed from `logits`, and the sampling inputs.
 
-    condition: a bool scalar, without which `probs` is empty; None always computes it.
     The inputs are `artifacts.decoder_graph.SAMPLING_INPUTS`; the graph computes `algos.rows.sampling_probs`.
+
+    Args:
+        graph: A graph with `logits`.
+        vocab_size: Number of codes, V.
+        condition: A bool scalar; if it is false, `probs` is empty. None always computes it.
     """
     graph.inputs(SAMPLING_INPUTS)
     graph.output(PROBS, "float32", ["T", vocab_size])

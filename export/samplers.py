@@ -77,7 +77,16 @@ def store_between(
     folder: Path,
     origin: Origin,
 ) -> Manifest:
-    """Write a network without changing it, if its graph computes the same. settings: see `settings_of`."""
+    """Write a network without changing it, if its graph computes the same; return its manifest.
+
+    Args:
+        name: Name of the model.
+        model: The network.
+        between: What it converts between.
+        settings: See `settings_of`.
+        folder: The folder to write to.
+        origin: Origin of the weights.
+    """
     kind, plain_settings, model = "superres", dict(settings), model.eval()
     if isinstance(model, TokenSampler):
         kind = f"{model.config.direction}sampler"
@@ -199,10 +208,18 @@ def _name(checkpoint: Path, direction: str, between: Between) -> str:
 
 
 def export_trained(trained: Trained, precision: str, output: Path, aside: Path, export_origin: Origin) -> Manifest:
-    """Write a network into `aside`, for the tokenizer of the export folder `output`.
+    """Write a network into `aside`, for the tokenizer of the export folder `output`; return its manifest.
 
-    export_origin: origin of the network.
-    Raises ManifestError if `output` has no usable tokenizer; ValueError if it is not the one from training.
+    Args:
+        trained: The network, rounded to `precision`.
+        precision: Precision of the weights.
+        output: The export folder.
+        aside: The staging folder.
+        export_origin: Origin of the network, of which only `export` is used.
+
+    Raises:
+        ManifestError: `output` has no usable tokenizer.
+        ValueError: The tokenizer is not the one from training.
     """
     name, between = trained.name, trained.between
     if "vq_decoder" not in names(output):

@@ -39,10 +39,14 @@ class ParityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of weights: `source` in words, `recipe` (the command that trains and exports them), `licence`.
+    """The origin of weights.
 
-    training: how they were trained, from the checkpoint (`models.checkpoints.story`). export: for a published
-    checkpoint, what it was exported from.
+    Attributes:
+        source: Their source in words.
+        recipe: The command that trains and exports them.
+        licence: Their licence.
+        training: How they were trained, from the checkpoint (`models.checkpoints.story`).
+        export: For a published checkpoint, what it was exported from.
     """
 
     source: str
@@ -60,9 +64,17 @@ Differences = Mapping[str, float]
 def staged(folder: Path, family: str | None = None, sampling_params: SamplingParams | None = None) -> Iterator[Path]:
     """Yield a staging folder whose files are moved into `folder` at the end with a new index: all of them, or none.
 
-    family, sampling_params: for the index, see `artifacts.model_index.build_index`. Raises ManifestError if the
-    models do not belong together; OSError, for example for a full disk; FolderInUse if another process works in the
-    folder. After any error `folder` is unchanged.
+    After any error `folder` is unchanged.
+
+    Args:
+        folder: The folder of models, which need not exist.
+        family: Family in the index; see `artifacts.index_writer.build_index`.
+        sampling_params: Sampling in the index; see `artifacts.index_writer.build_index`.
+
+    Raises:
+        ManifestError: The models do not belong together.
+        OSError: The folder cannot be written, for example because the disk is full.
+        FolderInUse: Another process works in the folder.
     """
     is_new = not folder.exists()
     try:
@@ -118,8 +130,18 @@ def store_onnx(
 ) -> Manifest:
     """Write `<name>.onnx`, its weights and `<name>.json` into `folder` if the graph passes `compare`.
 
-    draft: the manifest so far. compare: reports on the file at a path. most: largest accepted difference.
-    Raises ParityError; `folder` is a folder of `staged`, which is then discarded.
+    Args:
+        model: The graph.
+        draft: The manifest so far.
+        folder: A folder of `staged`, which is discarded after an error.
+        compare: Reports on the file at a path.
+        most: Largest accepted difference.
+
+    Returns:
+        The complete manifest.
+
+    Raises:
+        ParityError: A difference is larger than `most`.
     """
     path = folder / f"{draft.name}.onnx"
     externalize(model, path)
@@ -166,7 +188,16 @@ def finish(
 ) -> Manifest:
     """Write the manifest of the model at `path`; fills in file, size, hash, weights, shapes, versions and parity.
 
-    shared: the weights file, if several graphs share it. matrices: see `WeightsEntry`.
+    Args:
+        draft: The manifest so far.
+        path: File of the model.
+        differences: Differences from the torch module by case.
+        shapes: Inputs and outputs by name; None reads them from the graph.
+        shared: The weights file, if several graphs share it.
+        matrices: See `WeightsEntry`.
+
+    Returns:
+        The complete manifest.
     """
     weights_path = shared or path.with_suffix(SUFFIX)
     weights = (

@@ -51,8 +51,11 @@ def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
 class EngineBuilder(NamedTuple):
     """A TensorRT package, the name of its backend, and the target of its plans.
 
-    gpu: the name of this machine's GPU, which plans are then tied to. version_compatible: whether later versions of
-    the package can run the plans.
+    Attributes:
+        module: The package.
+        backend: Name of its backend.
+        gpu: The name of this machine's GPU, which plans are then tied to.
+        version_compatible: Whether later versions of the package can run the plans.
     """
 
     module: ModuleType

@@ -43,9 +43,18 @@ HALVES: Final = ("vq_decoder", "vq_encoder")
 def export_published_tokenizer(
     model: VQModel, precision: Precision, neighbours: int, folder: Path, origin: Origin
 ) -> tuple[Manifest, ...]:
-    """Write `vq_decoder`, `vq_encoder`, `codebook` and `neighbours` (this many per code) into `folder`.
+    """Write `vq_decoder`, `vq_encoder`, `codebook` and `neighbours` into `folder`, and return their manifests.
 
-    model: in float32, with weights already rounded to `precision`. Raises ParityError; ValueError for bfloat16.
+    Args:
+        model: The tokenizer in float32, with weights already rounded to `precision`.
+        precision: Precision of the graphs.
+        neighbours: Number of neighbours per code.
+        folder: The folder to write to.
+        origin: Origin of the weights.
+
+    Raises:
+        ParityError: A graph differs from the tokenizer.
+        ValueError: The precision is bfloat16.
     """
     require_runnable(precision)
     model.eval()

@@ -27,7 +27,11 @@ class ExportedTarget(NamedTuple):
     drafter: Decoder
 
     def export(self, recipe: str) -> None:
-        """Write the drafter into the folder and its index. recipe: the command that trained it."""
+        """Write the drafter into the folder and its index.
+
+        Args:
+            recipe: The command that trained it.
+        """
         origin = Origin("a drafter of this folder's target, on pictures that it drew", recipe)
         form = GraphFormat(self.pipeline.live.decoder.precision)
         with staged(self.folder) as aside:

@@ -39,9 +39,13 @@ _CHECKPOINT: Final = "checkpoint.pt"
 
 
 class Folders(NamedTuple):
-    """The folders of an export: training runs, the models of the output folder, and the staging folder.
+    """The folders of an export, and its progress callback.
 
-    report: callback for the progress of loading the art, which one of the exports needs.
+    Attributes:
+        runs: Folder of the training runs.
+        output: The output folder.
+        aside: The staging folder.
+        report: Callback for the progress of loading the art, which one of the exports needs.
     """
 
     runs: Path
@@ -58,13 +62,25 @@ class Folders(NamedTuple):
         return self.aside if (self.aside / file).is_file() else self.output
 
     def origin(self, what: str, checkpoint: Path, kind: str, train: str = "world") -> Origin:
-        """Return the origin of a run's models. what: the export's name; train: the arguments of `underpaint train`."""
+        """Return the origin of a run's models.
+
+        Args:
+            what: The export's name.
+            checkpoint: Checkpoint file of the run.
+            kind: Kind of the checkpoint.
+            train: The arguments of `underpaint train`.
+        """
         training = story(read(checkpoint, kind))
         return Origin(_SOURCE, f"underpaint train {train} && underpaint export {what}", training=training)
 
 
 class Exported(NamedTuple):
-    """One possible export. runs: names of the runs that it reads; write: the function that writes it."""
+    """One possible export.
+
+    Attributes:
+        runs: Names of the runs that it reads.
+        write: The function that writes it.
+    """
 
     runs: tuple[str, ...]
     write: Callable[[Folders], tuple[Manifest, ...]]
@@ -198,13 +214,25 @@ def export_all(
 ) -> tuple[Manifest, ...]:
     """Export `names` from the checkpoints under `runs` (tokenizer/checkpoint.pt, ...) into `out`, with its index.
 
-    names: exports to run; if empty, all that a folder needs. The prompt words are always written. guidance: guidance
-    in the index's sampling, whose other values are the family's; None uses that of the target among `names`, or, if
-    there is no target, keeps the one in `out` or uses the family's. `report` receives the progress.
-    Raises, before any work, ValueError for an unknown name, two names that write the same files, a guidance out of
-    range or an `out` of another family, and FileNotFoundError for a missing checkpoint; ManifestError if `out` has an
-    older format; ParityError if a graph does not match its torch module. After any error `out` is unchanged: either
-    all of `names` are written, or none.
+    The prompt words are always written. After any error `out` is unchanged: either all of `names` are written, or none.
+
+    Args:
+        runs: Folder of the training runs.
+        out: The output folder.
+        names: Exports to run; if empty, all that a folder needs.
+        report: Callback that receives the progress.
+        guidance: Guidance in the index's sampling, whose other values are the family's. None uses that of the target
+            among `names`, or, if there is no target, keeps the one in `out` or uses the family's.
+
+    Returns:
+        The manifests of the written models.
+
+    Raises:
+        ValueError: Before any work, for an unknown name, two names that write the same files, a guidance out of range
+            or an `out` of another family.
+        FileNotFoundError: Before any work, for a missing checkpoint.
+        ManifestError: `out` has an older format.
+        ParityError: A graph does not match its torch module.
     """
     names = names or USUAL
     unknown = [name for name in names if name not in EXPORTS]

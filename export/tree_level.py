@@ -29,8 +29,12 @@ from underpaint.export.probabilities import probability_rows
 class SharedByLevels(NamedTuple):
     """The values that every level reads.
 
-    cells: [L - 1, B, 1], the cells after the last new position. past_bias: [B, 1, 1, S]. slots: [1]. self_bias:
-    [F, F], a bias with which a node sees only itself. rows: [1], B.
+    Attributes:
+        cells: [L - 1, B, 1], the cells after the last new position.
+        past_bias: [B, 1, 1, S], the bias over the cache.
+        slots: [1], number of cache slots, S.
+        self_bias: [F, F], a bias with which a node sees only itself.
+        rows: [1], B.
     """
 
     cells: str

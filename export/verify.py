@@ -26,10 +26,15 @@ _OWN_THREADS: Final = EngineContext()
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One model's report. allowed: the largest accepted error.
+    """One model's report.
 
-    float32_copy: whether the compared graph is a float32 copy with the same weights instead of the model's own graph.
-    greedy: whether greedy decoding was compared, too.
+    Attributes:
+        name: Name of the model.
+        precision: Precision of the model.
+        report: Its errors.
+        allowed: The largest accepted error.
+        float32_copy: Whether the compared graph is a float32 copy with the same weights instead of the model's own.
+        greedy: Whether greedy decoding was compared, too.
     """
 
     name: str
@@ -65,9 +70,19 @@ class Result:
 def verify(folder: Path, greedy: bool, seed: int, context: EngineContext = _OWN_THREADS) -> Iterator[Result]:
     """Compare decoders, condition, tokenizer and samplers of `folder` with their checkpoints; checks all hashes first.
 
-    context: settings of ONNX Runtime for the graphs.
-    Raises ManifestError if files or manifests have changed, or if models have no checkpoint that can be read again;
-    and the errors of `models.published.load.load`.
+    Also raises the errors of `models.published.load.load`.
+
+    Args:
+        folder: The export folder.
+        greedy: Whether to also draw a picture greedily with the target.
+        seed: Seed of the random inputs.
+        context: Settings of ONNX Runtime for the graphs.
+
+    Yields:
+        The result of each model.
+
+    Raises:
+        ManifestError: Files or manifests have changed, or models have no checkpoint that can be read again.
     """
     manifests = {name: manifest(name, folder) for name in read_index(folder).models}
     records = {name: model_manifest for name, model_manifest in manifests.items() if model_manifest.export is not None}

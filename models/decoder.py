@@ -121,10 +121,19 @@ class Decoder(nn.Module):
         rows: Tensor | None = None,
         features: Tensor | None = None,
     ) -> StepOutput:
-        """Run a pass over T new positions with a KV cache.
+        """Return the outputs of a pass over T new positions with a KV cache.
 
-        tokens: int64 [B, T], see `embed`. features: [B, T, D] of the token before each, for drafters. For the other
-        arguments see `step_rows`.
+        Args:
+            tokens: int64 [B, T], see `embed`.
+            cells: See `step_rows`.
+            bias: See `step_rows`.
+            past_keys: See `step_rows`.
+            past_values: See `step_rows`.
+            rows: See `embed`.
+            features: [B, T, D] of the token before each, for drafters.
+
+        Raises:
+            ValueError: A drafter got no features.
         """
         hidden = self.embed(tokens, rows)
         if self.fc is not None:
@@ -136,11 +145,15 @@ class Decoder(nn.Module):
     def step_rows(
         self, hidden: Tensor, cells: Tensor, bias: Tensor, past_keys: Sequence[Tensor], past_values: Sequence[Tensor]
     ) -> StepOutput:
-        """Run a pass over T embedded positions.
+        """Return the outputs of a pass over T embedded positions.
 
-        hidden: [B, T, D]. cells: int64 [T] or [B, T], from -prefix - eol_tokens. bias: float32 [T, S + T], or
-        [B, T, S + T] if rows differ in visibility; added to the scores, and large and negative for masked positions.
-        past_keys, past_values: [B, kv_heads, S, head_dim] for each layer.
+        Args:
+            hidden: [B, T, D].
+            cells: int64 [T] or [B, T], from -prefix - eol_tokens.
+            bias: float32 [T, S + T], or [B, T, S + T] if rows differ in visibility; added to the scores, and large and
+                negative for masked positions.
+            past_keys: [B, kv_heads, S, head_dim] for each layer.
+            past_values: [B, kv_heads, S, head_dim] for each layer.
         """
         attention = DenseAttention(self.config, self.turns(cells), bias, past_keys, past_values)
         features = self.through_layers(self.add_positions(hidden, cells), attention)
@@ -149,9 +162,13 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Run a causal pass over a condition and codes, for training.
 
-        tokens: int64 [B, T], in raster order. rows: [B, prefix, D], the embedded condition. Returns logits float32
-        [B, T + 1, V], where row i predicts the code of cell i, and features [B, T + 1, D] at the same positions: the
-        last condition position and every code.
+        Args:
+            tokens: int64 [B, T], in raster order.
+            rows: [B, prefix, D], the embedded condition.
+
+        Returns:
+            Logits float32 [B, T + 1, V], where row i predicts the code of cell i, and features [B, T + 1, D] at the
+            same positions: the last condition position and every code.
         """
         prefix, length = rows.shape[1], rows.shape[1] + tokens.shape[1]
         hidden = torch.cat([rows, call(self.codes, tokens).to(rows.dtype)], dim=1)

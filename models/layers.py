@@ -92,7 +92,14 @@ class Kernels:
         return functional.silu(gate) * up
 
     def add(self, hidden: Tensor, mixed: Tensor, linear: nn.Linear, after: nn.Linear | None = None) -> Tensor:
-        """Return `hidden` plus the product of a matrix and `mixed`; may overwrite `hidden`. after: the next matrix."""
+        """Return `hidden` plus the product of a matrix and `mixed`.
+
+        Args:
+            hidden: [B, T, D], which may be overwritten.
+            mixed: The input of the matrix.
+            linear: The matrix.
+            after: The next matrix.
+        """
         return hidden + self.apply(linear, mixed)
 
 
@@ -111,7 +118,15 @@ class DenseAttention:
         past_keys: Sequence[Tensor],
         past_values: Sequence[Tensor],
     ) -> None:
-        """turns: rotations of the new positions, see `Decoder.turns`. For the others see `Decoder.step_rows`."""
+        """Prepare the attention of one pass.
+
+        Args:
+            config: Sizes and options of the decoder.
+            turns: Rotations of the new positions, see `Decoder.turns`.
+            bias: See `Decoder.step_rows`.
+            past_keys: See `Decoder.step_rows`.
+            past_values: See `Decoder.step_rows`.
+        """
         self._config, self._turns, self._past = config, turns, (past_keys, past_values)
         self._bias = bias[:, None] if bias.ndim == 3 else bias
         self.keys: list[Tensor] = []

@@ -22,8 +22,14 @@ Direction: TypeAlias = Literal["up", "down"]
 class SamplerConfig:
     """The sizes of a token sampler.
 
-    ratio: high-resolution cells per low-resolution cell, along a side. low_blocks, high_blocks: residual blocks at the
-    two resolutions. kernel_rows: rows that a convolution sees, its own row and rows above it.
+    Attributes:
+        direction: Whether it maps to the high ("up") or to the low ("down") resolution.
+        vocab_size: Number of codes.
+        ratio: High-resolution cells per low-resolution cell, along a side.
+        width: Number of channels.
+        low_blocks: Residual blocks at the low resolution.
+        high_blocks: Residual blocks at the high resolution.
+        kernel_rows: Rows that a convolution sees, its own row and rows above it.
     """
 
     direction: Direction

@@ -65,7 +65,9 @@ class CaptionedTarget(nn.Module):
 def with_condition_table(target: CaptionedTarget, image_start_ids: tuple[int, ...] = ()) -> Decoder:
     """Return the target's decoder with its own condition table: a row for each word, then those of the empty caption.
 
-    image_start_ids: words that end every caption of this decoder, such as the word for the images' side.
+    Args:
+        target: The target.
+        image_start_ids: Words that end every caption of this decoder, such as the word for the images' side.
     """
     config = replace(target.decoder.config, image_start_ids=image_start_ids)
     rows = torch.cat(

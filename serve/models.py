@@ -45,7 +45,15 @@ _UNDECIDED: Final = 128
 
 
 class PreparedRequest(NamedTuple):
-    """A checked request in the form that the models need. size: a key of `ServedModels.pipelines`."""
+    """A checked request in the form that the models need.
+
+    Attributes:
+        request: The request.
+        size: A key of `ServedModels.pipelines`.
+        condition: The condition of the prompt.
+        sampling: The sampling parameters.
+        config: The decoding method and its settings.
+    """
 
     request: DrawRequest
     size: str
@@ -111,9 +119,17 @@ class ServedModels:
         context: EngineContext | None = None,
         device: DeviceSettings | None = None,
     ) -> Self:
-        """Load the models of a folder: of one resolution, or of all; see `Pipeline.open` for `context`.
+        """Load the models of a folder: of one resolution, or of all.
 
-        device: The device to draw on; backend must then be "device".
+        Args:
+            folder: Folder of the models.
+            resolution: Side of the pictures in pixels; None loads all resolutions.
+            low: See `Pipeline.open`.
+            backend: See `Pipeline.open`.
+            preset: The settings that methods start from; None uses the models' usual preset.
+            tokenizer: See `Pipeline.read_words_by`.
+            context: See `Pipeline.open`.
+            device: The device to draw on; backend must then be "device".
 
         Raises:
             ValueError, OSError: See `Pipeline.open` and `Pipeline.read_words_by`.

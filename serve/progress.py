@@ -22,7 +22,13 @@ from underpaint.serve.ticket import Ticket
 
 
 class Job(NamedTuple):
-    """One picture of a request. image: its index in the request."""
+    """One picture of a request.
+
+    Attributes:
+        ticket: The request's ticket.
+        prepared: The checked request.
+        image: Index of the picture in the request.
+    """
 
     ticket: Ticket
     prepared: PreparedRequest
@@ -158,7 +164,15 @@ class Picture:
 
 
 class Finished(NamedTuple):
-    """A finished picture: tokens [cells] and cost. accepted: how many of the `drafted` tokens were accepted."""
+    """A finished picture and its cost.
+
+    Attributes:
+        tokens: [cells].
+        target_passes: Number of forward passes of the target.
+        drafter_passes: Number of forward passes of the drafter.
+        accepted: How many of the `drafted` tokens were accepted.
+        drafted: Number of draft tokens.
+    """
 
     tokens: IntArray
     target_passes: int

@@ -36,7 +36,13 @@ class FairQueue(Generic[Item]):
         return len(self._heap)
 
     def push(self, client: str, item: Item, cost: float = 1.0) -> None:
-        """Add an item. cost: its share of a slot's time, in any unit."""
+        """Add an item.
+
+        Args:
+            client: Name of its client.
+            item: The item.
+            cost: Its share of a slot's time, in any unit.
+        """
         start = max(self._now, self._ends.get(client, 0.0))
         self._ends[client] = start + cost
         self._arrivals += 1

@@ -91,7 +91,16 @@ class Limits:
 
 
 class ModelInfo(NamedTuple):
-    """A server's models. sizes: "WIDTHxHEIGHT"; sampling: the model's defaults, by field name of a request."""
+    """A server's models.
+
+    Attributes:
+        name: Name of the models.
+        sizes: Picture sizes, "WIDTHxHEIGHT", or "auto" if the size is unknown.
+        default_size: The size for requests that name no size.
+        methods: Names of the decoding methods.
+        default_method: The method for requests that name no method.
+        sampling: The model's defaults, by field name of a request.
+    """
 
     name: str
     sizes: tuple[str, ...]
@@ -164,7 +173,14 @@ class CellsEvent:
 
 @dataclass(frozen=True, slots=True)
 class PartialImage:
-    """An encoded partial picture; cells without a token are grey. number: index among the picture's partial ones."""
+    """An encoded partial picture; cells without a token are grey.
+
+    Attributes:
+        image: Index of the picture in the request.
+        number: Index among the picture's partial ones.
+        decided: Number of cells that have a token.
+        content: The image file.
+    """
 
     image: int
     number: int

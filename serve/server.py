@@ -59,7 +59,14 @@ class Server(uvicorn.Server):
     """A uvicorn server. The first SIGTERM or Ctrl-C drains the engine; a second Ctrl-C ends at once."""
 
     def __init__(self, app: FastAPI, engine: Drains, drain_seconds: float, waiting: int = 0) -> None:
-        """waiting: Maximum number of waiting pictures, each of which may hold a connection."""
+        """Create the server of an application.
+
+        Args:
+            app: The application.
+            engine: The engine that draws for it.
+            drain_seconds: Seconds that a shutdown leaves for accepted requests.
+            waiting: Maximum number of waiting pictures, each of which may hold a connection.
+        """
         self._engine, self._drain_seconds = engine, drain_seconds
         self.handled_signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
         super().__init__(

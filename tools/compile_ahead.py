@@ -91,8 +91,16 @@ MACHINES: Final = {"h200": 90, "h100": 90, "a100": 80}
 class Compiled(NamedTuple):
     """A kernel compiled for one capability.
 
-    stack: bytes of local memory per thread, where spilled registers go. slots: instructions that each warp of a program
-    issues, see `tools.sass`; 0 if not counted. bytes: least number of bytes that the launch reads and writes.
+    Attributes:
+        name: Name of the kernel.
+        capability: The compute capability, such as 90.
+        registers: Registers per thread.
+        stack: Bytes of local memory per thread, where spilled registers go.
+        shared: Bytes of shared memory per program.
+        warps: Warps per program.
+        programs: Number of programs in the launch.
+        slots: Instructions that each warp of a program issues, see `tools.sass`; 0 if not counted.
+        bytes: Least number of bytes that the launch reads and writes.
     """
 
     name: str

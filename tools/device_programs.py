@@ -74,7 +74,14 @@ class NodeTimes(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node of the graph. part: "target", "drafter", "sampler", or "" for nodes outside the models' forward passes."""
+    """A node of the graph.
+
+    Attributes:
+        name: Name of the operation or kernel.
+        bytes: Bytes that it moves.
+        part: "target", "drafter", "sampler", or "" for nodes outside the models' forward passes.
+        launch: The launch of a Triton kernel; None for operations of PyTorch.
+    """
 
     name: str
     bytes: int
@@ -301,11 +308,20 @@ def count_cycle(
     choice: Choice = NOTHING,
     quantization: str | None = None,
 ) -> Program:
-    """Count a cycle of `method` in a model's sizes, without a device. line_token: see `DeviceCycle`.
+    """Count a cycle of `method` in a model's sizes, without a device.
 
-    engine: count only what surrounds the passes of an engine, instead of torch's forward passes. choice: what the
-    policy chose, without its read-back. quantization: the form of the layers' weights, see `narrow_layers`. PyTorch
-    raises DataDependentOutputException if something would wait.
+    PyTorch raises DataDependentOutputException if something would wait.
+
+    Args:
+        config: Sizes and options of the target.
+        method: The device form of the method.
+        batch: Number of batch slots.
+        rows: 1, or 2 for a guidance pair.
+        dtype: Type of the weights.
+        line_token: See `DeviceCycle`.
+        engine: Whether to count only what surrounds the passes of an engine, instead of torch's forward passes.
+        choice: What the policy chose, without its read-back.
+        quantization: The form of the layers' weights, see `narrow_layers`.
     """
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with _fake_tensors(), torch.no_grad():

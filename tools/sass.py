@@ -33,9 +33,14 @@ _TRIPS: Final = re.compile(r"#\s*trips: (.+?)\s*$")
 
 
 class Block(NamedTuple):
-    """Instructions without a branch between them. line: source line at the end of the block.
+    """Instructions without a branch between them.
 
-    adds: registers and the numbers that are added to them. compares: registers that are compared.
+    Attributes:
+        size: Number of instructions.
+        line: Source line at the end of the block, with its file; None if unknown.
+        following: Indices of the blocks that may run next.
+        adds: Registers and the numbers that are added to them.
+        compares: Registers that are compared.
     """
 
     size: int
@@ -70,7 +75,8 @@ def listing_of(cubin: bytes) -> str:
 def waits_first(listing: str) -> bool:
     """Return whether a kernel waits for earlier kernels (ACQBULK) before its code accesses memory, except to prefetch.
 
-    listing: output of `nvdisasm -c -g`.
+    Args:
+        listing: Output of `nvdisasm -c -g`.
     """
     for text in listing.splitlines():
         match = _CODE.match(text)
@@ -195,7 +201,13 @@ def _smallest_first(blocks: tuple[Block, ...]) -> list[tuple[int, int, set[int]]
 def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float:
     """Return the number of instructions that one warp of a program issues.
 
-    kernels: the folder of the kernels' sources. names: values from which the loops' trip counts are computed.
+    Args:
+        blocks: The basic blocks of the kernel, entry first.
+        kernels: The folder of the kernels' sources.
+        names: Values from which the loops' trip counts are computed.
+
+    Raises:
+        ValueError: A loop has no statement in the sources, or its trip count does not follow from `names`.
     """
     weights = [0.0] * len(blocks)
     for number in _reachable(blocks):

@@ -85,7 +85,14 @@ def choose(
 ) -> "ChosenPrompts":
     """Return typed prompts, a file's, or built-in ones; print on standard error how many of a file are left out.
 
-    file: the file that `options` names, if it was read already, as for several models.
+    Args:
+        pipeline: The opened models.
+        texts: Typed prompts.
+        options: The options that choose prompts.
+        file: The file that `options` names, if it was read already, as for several models.
+
+    Raises:
+        ValueError: There are both typed prompts and a file.
     """
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.evaluation.file_conditions import ChosenPrompts, read_file_conditions

@@ -26,8 +26,12 @@ def windows_apart(vary: Sequence[str]) -> tuple[list[str], list[str]]:
 def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowRecipe, ...]:
     """Return each method with its tuned settings, at every combination of the varied settings that it has.
 
-    vary: `window.name=value,value`; also `window.temperature=0,1` for every method. Raises ValueError on a method
-    of another family, a setting that no method has, and values that are unreadable or given twice.
+    Args:
+        methods: Names of the methods.
+        vary: `window.name=value,value`; also `window.temperature=0,1` for every method.
+
+    Raises:
+        ValueError: A method is of another family, no method has a setting, or values are unreadable or given twice.
     """
     from underpaint.runtime.methods.registry import resolve
     from underpaint.sim.synthetic.windows import WindowRecipe

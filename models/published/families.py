@@ -27,12 +27,20 @@ ReadTokenizer: TypeAlias = Callable[[Checkpoint, torch.dtype], VQModel]
 class FamilySpec:
     """One kind of published checkpoint.
 
-    name: the value of `underpaint export --kind`. family: its members share a tokenizer or a drafter. source: arXiv id.
-    condition: the kind of condition: a "class", a "caption", "features" of an encoder, or a "prompt" of ids; None for
-    models that draw no images. tokenizer: the kind of the image tokenizer that its codes belong to.
-    options: names of the `underpaint export` parameters that the reader uses, beside the precision; a drafter's reader
-    also uses those of its target's kind. read_target, read_drafter, read_tokenizer: the reader; only the one for this
-    kind of model is set.
+    Only the reader for this kind of model is set.
+
+    Attributes:
+        name: The value of `underpaint export --kind`.
+        family: The family, whose members share a tokenizer or a drafter.
+        source: arXiv id.
+        condition: The kind of condition: a "class", a "caption", "features" of an encoder, or a "prompt" of ids; None
+            for models that draw no images.
+        tokenizer: The kind of the image tokenizer that its codes belong to.
+        options: Names of the `underpaint export` parameters that the reader uses, beside the precision; a drafter's
+            reader also uses those of its target's kind.
+        read_target: The reader of a target.
+        read_drafter: The reader of a drafter.
+        read_tokenizer: The reader of a tokenizer.
     """
 
     name: str

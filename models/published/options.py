@@ -19,12 +19,18 @@ LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
 class LoadOptions:
     """Options that override the values of the published models; None keeps the published value.
 
-    heads: attention heads. grid_side: cells along a side of the image, or its number of rows if `grid_width` gives the
-    cells of a row (only Lumina-mGPT's images need not be square). prefix: condition positions (captions, TA-Tok
-    features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model). layout: layout of a
-    Chameleon image, see `LAYOUTS`. uncond_keep: number of ids at the two ends of a prompt that the unconditional prompt
-    keeps, see `DecoderConfig`. Raises ValueError on an unknown layout, on a width for a model that cannot be told the
-    width, and if the unconditional prompt keeps no id.
+    Attributes:
+        heads: Attention heads.
+        grid_side: Cells along a side of the image, or its number of rows if `grid_width` is given.
+        grid_width: Cells of a row (only Lumina-mGPT's images need not be square).
+        prefix: Condition positions (captions, TA-Tok features, or the longest prompt).
+        first_code: Vocabulary id of code 0 (Tar's language model).
+        layout: Layout of a Chameleon image, see `LAYOUTS`.
+        uncond_keep: Number of ids at the two ends of a prompt that the unconditional prompt keeps, see `DecoderConfig`.
+
+    Raises:
+        ValueError: The layout is unknown, a width is given for a model that cannot be told the width, or the
+            unconditional prompt keeps no id.
     """
 
     heads: int | None = None
@@ -68,7 +74,13 @@ class Published(NamedTuple):
 class Parts(NamedTuple):
     """The config and the recipes of renamed parameters for a `Decoder`, and for a `Conditioner` if there is one.
 
-    features: width of the conditioner's input. ids: vocabulary ids of codes 0, 1, ... of a language model.
+    Attributes:
+        config: The decoder's config.
+        tensors: Recipes of the decoder's parameters by name.
+        conditioner: Recipes of the conditioner's parameters by name; None without a conditioner.
+        activation: See `Conditioner`.
+        features: Width of the conditioner's input.
+        ids: Vocabulary ids of codes 0, 1, ... of a language model.
     """
 
     config: DecoderConfig
