@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.costs import tables_with_costs
+from underpaint.cli.device_options import NO_DEVICE, DeviceChoice
 from underpaint.cli.errors import bad_input, continues, on_interrupt
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
-    NO_DEVICE,
     Backend,
-    DeviceChoice,
     Guidance,
     Low,
     MethodSettings,

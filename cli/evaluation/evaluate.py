@@ -8,18 +8,11 @@ import typer
 
 from underpaint.cli.compare import DEFAULT_METHODS, LIVE_METHODS
 from underpaint.cli.comparison_table import note_judge, table_of, title_of
+from underpaint.cli.device_options import DEVICE, check_ray_gpu
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import (
-    DEVICE,
-    MOST_THREADS,
-    check_ray_gpu,
-    grouped,
-    read_names,
-    refuse_given,
-    settings_by_method,
-)
+from underpaint.cli.options import MOST_THREADS, grouped, read_names, refuse_given, settings_by_method
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, ResultTable, note, note_files, progress, show

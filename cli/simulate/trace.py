@@ -150,7 +150,7 @@ def trace(
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve, usual_preset
     from underpaint.sim.replay.own_logits import misplaced, trace_of_own
-    from underpaint.sim.replay.trace import Recorder
+    from underpaint.sim.replay.recording import Recorder
 
     trace_file = DEFAULT_OUT if out is None else out
     with bad_input():

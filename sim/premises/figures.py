@@ -18,7 +18,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Drafter, Target
 from underpaint.algos.transport import overlap
 from underpaint.sim.premises.regions import REGIONS
-from underpaint.sim.replay.trace import draw_image, entropy, record_image
+from underpaint.sim.replay.recording import draw_image, entropy, record_image
 
 NEAREST: Final = 10
 """Number of codes nearest to the drawn one whose mass is summed."""

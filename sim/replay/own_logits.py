@@ -15,7 +15,8 @@ from underpaint.algos.memory import check_memory, free_bytes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
-from underpaint.sim.replay.trace import MOST_CODES_NEAR, Recorder, Trace
+from underpaint.sim.replay.recording import MOST_CODES_NEAR, Recorder
+from underpaint.sim.replay.trace import Trace
 
 _ROUNDING: Final = 1e-3
 """Tolerance for the sum of a row of probabilities, which may be in half precision."""

@@ -20,7 +20,8 @@ from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.run_times import run_times_of
 from underpaint.sim.replay.acceptance_log import acceptance_of, read_acceptance
 from underpaint.sim.replay.own_logits import trace_of_own
-from underpaint.sim.replay.trace import Recorder, load, record_image, replay
+from underpaint.sim.replay.recording import Recorder, record_image
+from underpaint.sim.replay.trace import load, replay
 from underpaint.sim.report.canvas import rendered
 from underpaint.sim.report.figures import speedup_tokens
 from underpaint.sim.report.statistics import ratio, tokens_per_cycle

@@ -17,7 +17,7 @@ from underpaint.runtime.evaluation.likelihood import (
     tokens_log_likelihood,
     whole_distribution,
 )
-from underpaint.sim.replay.trace import draw_image
+from underpaint.sim.replay.recording import draw_image
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
 
 GRID, VOCAB = Grid(3, 4), 6

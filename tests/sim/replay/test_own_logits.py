@@ -14,7 +14,8 @@ from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.replay import own_logits
 from underpaint.sim.replay.own_logits import misplaced, trace_of_own
-from underpaint.sim.replay.trace import Recorder, load, record_image, replay
+from underpaint.sim.replay.recording import Recorder, record_image
+from underpaint.sim.replay.trace import load, replay
 from underpaint.sim.report.statistics import tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget

@@ -14,6 +14,7 @@ from underpaint.algos.chance import Chance, sampling
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.sim.replay.predict_rows import rows_for
+from underpaint.sim.replay.recording import Recorder
 from underpaint.sim.replay.row_trace import (
     DRAFTED_BY,
     RecordedGridTarget,
@@ -22,7 +23,7 @@ from underpaint.sim.replay.row_trace import (
     RowTrace,
     drafting,
 )
-from underpaint.sim.replay.trace import Recorder, Trace, dense, load, save
+from underpaint.sim.replay.trace import Trace, dense, load, save
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 GRID, VOCAB = Grid(4, 3), 5

@@ -29,7 +29,8 @@ from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.replay import trace as trace_module
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
 from underpaint.sim.replay.predict import predict
-from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, replay, save
+from underpaint.sim.replay.recording import Recorder, entropy
+from underpaint.sim.replay.trace import Trace, dense, load, replay, save
 from underpaint.sim.report.statistics import mean_depth, tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
