@@ -10,22 +10,11 @@ import typer
 from underpaint.algos.chance import MOST_SEED
 from underpaint.algos.draft.adt import AdtTree
 from underpaint.cli.errors import bad_input, continues, on_interrupt
-from underpaint.cli.options import refuse_given, short_hash
+from underpaint.cli.option_values import refuse_given
+from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import output_folder
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    emit_json,
-    figure,
-    interval,
-    note,
-    progress,
-    show,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, interval, show
+from underpaint.cli.terminal import Format, FormatOption, JsonFile, check_json, emit_json, note, progress
 
 if TYPE_CHECKING:
     from underpaint.sim.advise import Change, MethodOption

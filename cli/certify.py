@@ -19,19 +19,11 @@ from underpaint.cli.certify_case import (
 from underpaint.cli.certify_live import DEFAULT_METHODS, certify_live
 from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import MethodSettings, grouped, refuse_given
+from underpaint.cli.option_values import refuse_given
+from underpaint.cli.options import MethodSettings, grouped
 from underpaint.cli.outputs import output_file
-from underpaint.cli.terminal import (
-    STANDARD_OUTPUT,
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    show,
-    write_json,
-)
+from underpaint.cli.tables import Column, ResultTable, show
+from underpaint.cli.terminal import STANDARD_OUTPUT, Format, FormatOption, JsonFile, check_json, write_json
 
 if TYPE_CHECKING:
     from underpaint.algos.tree import Drawn

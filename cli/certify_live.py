@@ -9,8 +9,9 @@ import typer
 from underpaint.algos.protocols import Grid
 from underpaint.cli.errors import bad_input
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import read_names, settings_by_method
-from underpaint.cli.terminal import Column, Format, ResultTable, check_json, emit_json, figure, show
+from underpaint.cli.option_values import read_names, settings_by_method
+from underpaint.cli.tables import Column, ResultTable, figure, show
+from underpaint.cli.terminal import Format, check_json, emit_json
 
 DEFAULT_GRID = "2x2"
 DEFAULT_METHODS = "speculative,eagle2"

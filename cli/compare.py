@@ -12,11 +12,11 @@ from underpaint.cli.device import (
     DEFAULT_METHODS as DEVICE_METHODS,
 )
 from underpaint.cli.device import describe, draw_all_on_device, plan_on_device
-from underpaint.cli.device_options import DEVICE, DeviceOptions
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import Models, grouped, read_names, settings_by_method, short_hash
+from underpaint.cli.option_values import read_names, settings_by_method
+from underpaint.cli.options import DEVICE, DeviceOptions, Models, grouped, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run, record_all
 from underpaint.cli.terminal import (

@@ -3,8 +3,9 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from underpaint.cli.options import describe_sampling
-from underpaint.cli.terminal import Column, Format, ResultTable, figure, interval, note, show, with_interval
+from underpaint.cli.option_values import describe_sampling
+from underpaint.cli.tables import Column, ResultTable, figure, interval, show, with_interval
+from underpaint.cli.terminal import Format, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

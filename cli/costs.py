@@ -20,7 +20,8 @@ from underpaint.cli.options import (
     read_sampling,
 )
 from underpaint.cli.outputs import json_output
-from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, note_files, progress, show
+from underpaint.cli.tables import Column, ResultTable, figure, show
+from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
 
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams

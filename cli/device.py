@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 
 from underpaint.artifacts.install import install_hint
-from underpaint.cli.device_options import DeviceOptions
 from underpaint.cli.errors import BAD_INPUT, bad_input, continues, on_interrupt
+from underpaint.cli.options import DeviceOptions
 from underpaint.cli.terminal import is_quiet, progress
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import typer
 from underpaint.algos.numbers import whole_number
 from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
+from underpaint.cli.option_values import read_names, read_numbers, settings_by_method
 from underpaint.cli.options import (
     Guidance,
     MethodSettings,
@@ -17,11 +18,8 @@ from underpaint.cli.options import (
     check_preset,
     grouped,
     open_pipeline,
-    read_names,
-    read_numbers,
     read_preset,
     read_sampling,
-    settings_by_method,
 )
 
 if TYPE_CHECKING:

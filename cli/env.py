@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, Final
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.terminal import Column, Format, FormatOption, JsonFile, ResultTable, check_json, emit_json, show
+from underpaint.cli.tables import Column, ResultTable, show
+from underpaint.cli.terminal import Format, FormatOption, JsonFile, check_json, emit_json
 from underpaint.runtime.evaluation.machine import package_version
 
 _ENGINES: Final = ("onnxruntime", "onnxruntime-gpu", "torch", "triton", "tensorrt", "tensorrt-rtx-cu13")

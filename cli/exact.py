@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    emit_json,
-    figure,
-    show,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, show
+from underpaint.cli.terminal import Format, FormatOption, JsonFile, check_json, emit_json
 
 if TYPE_CHECKING:
     from underpaint.sim.exact.rule_report import ExactReport

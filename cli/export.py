@@ -12,11 +12,8 @@ from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import (
-    Backend,
-    grouped,
-    refuse_given,
-)
+from underpaint.cli.option_values import refuse_given
+from underpaint.cli.options import Backend, grouped
 from underpaint.cli.outputs import models_folder
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
 from underpaint.cli.train.stages import stages

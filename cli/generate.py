@@ -9,12 +9,13 @@ import typer
 
 from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.device import PictureJob, draw_on_device, plan_on_device
-from underpaint.cli.device_options import DEVICE, DeviceOptions
 from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
+    DEVICE,
     Backend,
+    DeviceOptions,
     Guidance,
     Low,
     Models,

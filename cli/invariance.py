@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from underpaint.cli.errors import bad_input, on_interrupt
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    ResultTable,
-    check_json,
-    emit_json,
-    figure,
-    note,
-    number,
-    plain,
-    progress,
-    show,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, number, plain, show
+from underpaint.cli.terminal import Format, check_json, emit_json, note, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from underpaint.cli.device_options import DEVICE, NO_DEVICE, DeviceChoice
-from underpaint.cli.options import open_pipeline
+from underpaint.cli.options import DEVICE, NO_DEVICE, DeviceChoice, open_pipeline
 
 if TYPE_CHECKING:
     from underpaint.runtime.live.pipeline import LivePipeline

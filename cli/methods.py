@@ -5,17 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    emit_json,
-    note,
-    show,
-)
+from underpaint.cli.tables import Column, ResultTable, show
+from underpaint.cli.terminal import Format, FormatOption, JsonFile, check_json, emit_json, note
 
 
 def methods(

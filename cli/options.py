@@ -1,29 +1,23 @@
 """Options shared by several commands. A parameter whose type is a dataclass adds its fields as options."""
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
-from underpaint.cli.device_options import DEVICE
 
 if TYPE_CHECKING:
     from underpaint.runtime.engines.context import Quantization
     from underpaint.runtime.methods.preset_file import PresetFile
-    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
     from underpaint.runtime.pipeline import Pipeline
-
-Number = TypeVar("Number", int, float)
 
 Temperature = Annotated[
     float | None,
@@ -94,6 +88,81 @@ Preset = Annotated[
 ]
 USUAL_TEMPERATURE: Final = 1.0
 """The temperature for checks of settings before a model is open, if none was given."""
+DEVICE: Final = "device"
+"""The backend that draws whole batches with its own programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """Options of `--backend device`: the device, and the engine of the models."""
+
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device: cuda (the default), cuda:1, ..., or cpu, which interprets the same program: "
+            "slow, to try it.",
+            show_default=False,
+        ),
+    ] = None
+    forward: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device, the engine of the models: torch (the default), tensorrt or tensorrt-rtx (on "
+            "a GPU), or onnx (on the CPU); `underpaint engine` builds it.",
+            show_default=False,
+        ),
+    ] = None
+    quantization: Annotated[
+        Literal["int8", "fp8"] | None,
+        typer.Option(
+            help="With --backend device, round the weights of all layers to int8 or fp8 (e4m3), with a scale per "
+            "output channel. This changes the model's distribution; tables and records name the quantization.",
+            show_default=False,
+        ),
+    ] = None
+
+    def check(self, backend: str) -> None:
+        """Raise ValueError if device options are given with another backend."""
+        if backend != DEVICE and self != NO_DEVICE:
+            raise ValueError("--device, --forward and --quantization need --backend device; add it, or leave them out")
+
+    def check_live(self, live: object) -> None:
+        """Raise ValueError if the models cannot be run as the options say. `live` is None without a live model."""
+        if live is not None and self.forward not in (None, "torch"):
+            raise ValueError(f"--forward: expected torch, which runs live models, got {self.forward}; leave it out")
+        if self.quantization is not None and live is not None:
+            raise ValueError(
+                "--quantization: expected exported models, got a live one, which keeps its own weights; leave it out"
+            )
+
+
+NO_DEVICE: Final = DeviceChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions(DeviceChoice):
+    """Options of `--backend device`, with the number of images per batch."""
+
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            help="With --backend device, or --live of generate: images that are drawn together; default: 1.",
+            show_default=False,
+        ),
+    ] = None
+
+    def check(self, backend: str, *, batches: bool = False) -> None:
+        """Raise ValueError if device options are given with another backend.
+
+        Args:
+            backend: Value of --backend.
+            batches: Whether --batch is allowed with other backends too.
+        """
+        if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
+            raise ValueError(
+                "--device, --batch, --forward and --quantization need --backend device; add it, or leave them out. To "
+                "choose ONNX Runtime's GPU, write its number after a colon: --backend cuda:1"
+            )
 
 
 def open_pipeline(
@@ -172,28 +241,6 @@ def check_preset(preset: "str | PresetFile", pipeline: "OpenModels") -> None:
         preset.check(pipeline.fingerprint(), str(pipeline.folder))
 
 
-def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
-    """Describe the sampling for table titles: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
-    top_k = f"top-k {sampling.top_k:,} of" if sampling.top_k else "all"
-    if sampling.top_k >= vocab_size:
-        top_k = f"top-k {sampling.top_k:,}, which keeps all"
-    cut = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
-    return f"temperature {sampling.temperature:g}, {top_k} {vocab_size:,} codes{cut}, guidance {sampling.guidance:g}"
-
-
-def read_names(text: str) -> tuple[str, ...]:
-    """Split names at commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def read_numbers(option: str, text: str, read: Callable[[str], Number]) -> tuple[Number, ...]:
-    """Return the comma-separated numbers of `option`; ValueError for text that `read` rejects."""
-    try:
-        return tuple(read(part) for part in text.split(","))
-    except ValueError as error:
-        raise ValueError(f"{option}: expected numbers separated by commas, got {text[:80]!r}; {error}") from error
-
-
 def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
     """Raise ValueError if a `costs=FILE` among `name=value` settings was measured with other models."""
     from underpaint.artifacts.cost_curve import read_cost_curve
@@ -215,27 +262,6 @@ def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
                     f"{setting}: the curve was measured with another {part}, {measured[part]}, than {here[part]}; "
                     "measure one with these models"
                 )
-
-
-def check_promises(configs: "Iterable[MethodConfig]") -> None:
-    """Raise ValueError if a plug-in's rule promises to be lossless but is not, as tables would call it lossless."""
-    from underpaint.sim.exact.promise import check_promise
-
-    for config in configs:
-        if config.acceptance is not None:
-            check_promise(*config.acceptance)
-
-
-def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:
-    """Group `method.name=value` settings by method; ValueError for a method that is not in `names`."""
-    by_method: dict[str, list[str]] = defaultdict(list)
-    for setting in settings:
-        method, dot, rest = setting.partition(".")
-        if not dot or method not in names:
-            hint = suggest(method, names) if names else "name one there"
-            raise ValueError(f"--set {setting}: expected method.name=value with a method of --methods; {hint}")
-        by_method[method].append(rest)
-    return by_method
 
 
 def short_hash(settings: Mapping[str, Any]) -> str:
@@ -270,23 +296,3 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     by_name = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
     called.__dict__["__signature__"] = Signature(by_name)
     return called
-
-
-def refuse_given(context: typer.Context, names: Iterable[str | None], reason: str) -> None:
-    """Raise ValueError if the user gave one of the parameters `names`; the message is its option, then `reason`."""
-    refused = set(names)
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if option.name in refused and source is not None and source.name != "DEFAULT":
-            raise ValueError(f"{option.opts[0]} {reason}")
-
-
-def option_words(options: Any) -> list[str]:
-    """Return the command-line words of a dataclass of options, for those that differ from their defaults."""
-    words: list[str] = []
-    for one in fields(options):
-        value = getattr(options, one.name)
-        if value != one.default:
-            name = "--prompts" if one.name == "prompts_file" else f"--{one.name.replace('_', '-')}"
-            words += [name] if value is True else [name, str(value)]
-    return words

@@ -8,7 +8,8 @@ import typer
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import Models
-from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, show
+from underpaint.cli.tables import Column, ResultTable, show
+from underpaint.cli.terminal import Format, FormatOption
 
 if TYPE_CHECKING:
     from pathlib import Path

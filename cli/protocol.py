@@ -13,22 +13,12 @@ from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import check_preset, grouped, read_preset, refuse_given
+from underpaint.cli.option_values import refuse_given
+from underpaint.cli.options import check_preset, grouped, read_preset
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import draw_run
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    ResultTable,
-    figure,
-    note,
-    note_files,
-    progress,
-    show,
-    with_interval,
-    write_json,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, show, with_interval
+from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress, write_json
 from underpaint.cli.tune import (
     ALL,
     USUAL_CANDIDATES,

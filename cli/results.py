@@ -7,18 +7,8 @@ import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.outputs import Commands
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    emit_json,
-    figure,
-    show,
-    with_interval,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, show, with_interval
+from underpaint.cli.terminal import Format, FormatOption, JsonFile, check_json, emit_json
 
 app = Commands(help="Validate and rank files of results.", no_args_is_help=True)
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.costs import tables_with_costs
-from underpaint.cli.device_options import NO_DEVICE, DeviceChoice
 from underpaint.cli.errors import bad_input, continues, on_interrupt
 from underpaint.cli.live import LiveOptions
+from underpaint.cli.option_values import check_promises
 from underpaint.cli.options import (
+    NO_DEVICE,
     Backend,
+    DeviceChoice,
     Guidance,
     Low,
     MethodSettings,
@@ -23,7 +25,6 @@ from underpaint.cli.options import (
     TopP,
     check_costs,
     check_preset,
-    check_promises,
     checked_temperature,
     read_preset,
     read_sampling,

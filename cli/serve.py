@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.device import check_device, imported
-from underpaint.cli.device_options import DEVICE, NO_DEVICE, DeviceChoice, check_ray_gpu
 from underpaint.cli.errors import bad_input, needed
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import Backend, Low, Models, Preset, Resolution, check_preset, grouped, read_preset
+from underpaint.cli.option_values import check_ray_gpu
+from underpaint.cli.options import (
+    DEVICE,
+    NO_DEVICE,
+    Backend,
+    DeviceChoice,
+    Low,
+    Models,
+    Preset,
+    Resolution,
+    check_preset,
+    grouped,
+    read_preset,
+)
 
 if TYPE_CHECKING:
     from underpaint.serve.models import ServedModels

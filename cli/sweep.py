@@ -9,7 +9,8 @@ from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import Models, grouped, read_names, short_hash
+from underpaint.cli.option_values import read_names
+from underpaint.cli.options import Models, grouped, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, check_json, emit_json, note_files

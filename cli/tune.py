@@ -13,35 +13,12 @@ from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import (
-    Backend,
-    Guidance,
-    Low,
-    Models,
-    Resolution,
-    TopK,
-    TopP,
-    check_promises,
-    grouped,
-    option_words,
-    read_names,
-    read_numbers,
-    read_sampling,
-    refuse_given,
-)
+from underpaint.cli.option_values import check_promises, option_words, read_names, read_numbers, refuse_given
+from underpaint.cli.options import Backend, Guidance, Low, Models, Resolution, TopK, TopP, grouped, read_sampling
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import draw_run
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    ResultTable,
-    figure,
-    note,
-    note_files,
-    show,
-    with_interval,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, show, with_interval
+from underpaint.cli.terminal import Format, FormatOption, note, note_files
 
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams

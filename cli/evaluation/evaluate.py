@@ -8,14 +8,15 @@ import typer
 
 from underpaint.cli.compare import DEFAULT_METHODS, LIVE_METHODS
 from underpaint.cli.comparison_table import note_judge, table_of, title_of
-from underpaint.cli.device_options import DEVICE, check_ray_gpu
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import MOST_THREADS, grouped, read_names, refuse_given, settings_by_method
+from underpaint.cli.option_values import check_ray_gpu, read_names, refuse_given, settings_by_method
+from underpaint.cli.options import DEVICE, MOST_THREADS, grouped
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
-from underpaint.cli.terminal import Format, FormatOption, ResultTable, note, note_files, progress, show
+from underpaint.cli.tables import ResultTable, show
+from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
 
 if TYPE_CHECKING:
     from underpaint.artifacts.workers import Workers

@@ -10,6 +10,7 @@ from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
+from underpaint.cli.option_values import describe_sampling
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -19,23 +20,11 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
-    describe_sampling,
     grouped,
     read_sampling,
 )
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    emit_json,
-    figure,
-    note,
-    progress,
-    show,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, show
+from underpaint.cli.terminal import Format, FormatOption, JsonFile, check_json, emit_json, note, progress
 
 if TYPE_CHECKING:
     from underpaint.artifacts.cost_curve import CostCurveFile

@@ -11,25 +11,22 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input, continues, on_interrupt
-from underpaint.cli.options import refuse_given, short_hash
+from underpaint.cli.option_values import refuse_given
+from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
 from underpaint.cli.simulate.predict import predict
 from underpaint.cli.simulate.windows import window_recipes, windows_apart
+from underpaint.cli.tables import Column, ResultTable, figure, interval, show
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
-    Column,
     Format,
     FormatOption,
     JsonFile,
-    ResultTable,
     check_json,
     emit_json,
-    figure,
-    interval,
     note,
     note_files,
     progress,
-    show,
 )
 
 if TYPE_CHECKING:

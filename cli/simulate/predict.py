@@ -6,19 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.options import read_names
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    emit_json,
-    figure,
-    note,
-    show,
-)
+from underpaint.cli.option_values import read_names
+from underpaint.cli.tables import Column, ResultTable, figure, show
+from underpaint.cli.terminal import Format, FormatOption, JsonFile, check_json, emit_json, note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

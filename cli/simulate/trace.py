@@ -11,6 +11,7 @@ from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
+from underpaint.cli.option_values import read_names, refuse_given, settings_by_method
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -24,10 +25,7 @@ from underpaint.cli.options import (
     TopP,
     checked_temperature,
     grouped,
-    read_names,
     read_sampling,
-    refuse_given,
-    settings_by_method,
 )
 from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress

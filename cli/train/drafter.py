@@ -10,7 +10,8 @@ import typer
 from underpaint.cli.errors import on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveModelOptions
-from underpaint.cli.options import Models, option_words
+from underpaint.cli.option_values import option_words
+from underpaint.cli.options import Models
 from underpaint.cli.terminal import note, progress
 from underpaint.cli.train.options import Run, report
 

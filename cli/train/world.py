@@ -12,7 +12,7 @@ from underpaint.algos.numbers import whole_number
 from underpaint.artifacts.files import check_folder_writable
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.options import read_numbers
+from underpaint.cli.option_values import read_numbers
 from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
 from underpaint.cli.train.options import TRAINING_ERRORS, Device, Seed, Threads, prepare

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.program import run_program
 from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.files import check_regular
-from underpaint.cli.terminal import Column, ResultTable, show
+from underpaint.cli.tables import Column, ResultTable, show
 from underpaint.runtime.engines import context, engine
 from underpaint.zoo.load import FOLDER
 

@@ -10,7 +10,7 @@ from tests.cli.program import subcommands
 from underpaint.algos.chance import MOST_SEED
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app
-from underpaint.cli.options import describe_sampling
+from underpaint.cli.option_values import describe_sampling
 from underpaint.cli.terminal import Format
 
 TRAINING_SEEDS = 2**31 - 1

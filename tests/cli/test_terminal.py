@@ -16,17 +16,8 @@ from typer.testing import CliRunner
 from tests.cli.program import subcommands
 from underpaint.cli import terminal
 from underpaint.cli.app import app, own_first
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    ResultTable,
-    be_quiet,
-    figure,
-    interval,
-    progress,
-    show,
-    with_interval,
-)
+from underpaint.cli.tables import Column, ResultTable, figure, interval, show, with_interval
+from underpaint.cli.terminal import Format, be_quiet, progress
 from underpaint.cli.train.stages import stages
 
 COLUMNS = (

@@ -19,7 +19,7 @@ from underpaint.artifacts.results import read_results
 from underpaint.cli import protocol as protocol_command
 from underpaint.cli.evaluation.prompts import PromptOptions
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import option_words
+from underpaint.cli.option_values import option_words
 from underpaint.cli.runs import draw_run
 from underpaint.cli.tune import ModelOptions, _other_prompts
 from underpaint.runtime.evaluation.machine import describe_machine

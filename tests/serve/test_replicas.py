@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from tests.one_core import room_for_ray
-from underpaint.cli.device_options import DeviceChoice
 from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import DeviceChoice
 from underpaint.cli.serve import open_served
 from underpaint.serve.engine import EngineLoop
 from underpaint.serve.requests import DrawRequest, Event, FinishedImage, RequestError
