@@ -26,8 +26,12 @@ _NO_GROUP = -1
 class Canvas:
     """One image during decoding with one target.
 
-    tokens: [cells] int64, NO_TOKEN if undecided. cached: [cells] bool, whether the cell is in the KV cache.
-    precomputed: By cell, distributions that need no pass. passes: Tokens fed by each pass; the prefill counts as 0.
+    Attributes:
+        target: The target model.
+        tokens: [cells] int64, NO_TOKEN if undecided.
+        cached: [cells] bool, whether the cell is in the KV cache.
+        precomputed: By cell, distributions [V] that need no pass.
+        passes: Tokens fed by each pass; the prefill counts as 0.
     """
 
     target: GridTarget
@@ -39,7 +43,15 @@ class Canvas:
 
     @classmethod
     def begin(cls, target: GridTarget, prefix: IntArray | None = None) -> "Canvas":
-        """Start an image; `prefix` [n] int64: Already decided tokens of the first cells in raster order."""
+        """Start an image and return its canvas.
+
+        Args:
+            target: The target model.
+            prefix: [n] int64, already decided tokens of the first cells in raster order; None for none.
+
+        Raises:
+            ValueError: The prefix is not valid for the target, or the target's first distribution is invalid.
+        """
         cells = target.grid.cells
         tokens = np.full(cells, NO_TOKEN, dtype=np.int64)
         if prefix is not None:
@@ -82,10 +94,18 @@ class Canvas:
         return distributions
 
     def draft_distributions(self, cells: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
-        """Like `distributions`, but a cell also sees earlier drafts of its own group. Call `keep` after the verdict.
+        """Return the distributions of undecided cells, each of which also sees earlier drafts of its own group.
 
-        drafts: [cells] int64, NO_TOKEN if there is none. groups: [cells] int64 >= 0. If the cell before a cell is
-        drafted in another group, the cell is read after a proxy.
+        Otherwise like `distributions`, but call `keep` after the verdict. If the cell before a cell is drafted in
+        another group, the cell is read after a proxy.
+
+        Args:
+            cells: [n], undecided cells, ascending.
+            drafts: [cells] int64 over the whole grid, NO_TOKEN if there is none.
+            groups: [cells] int64 >= 0 over the whole grid, the group of each cell.
+
+        Returns:
+            The distributions [n, V].
         """
         return self._distributions(cells, drafts, groups)
 

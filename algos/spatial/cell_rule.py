@@ -33,8 +33,14 @@ class CellRule(Protocol):
     ) -> Iterator[bool]:
         """Yield in order whether each of `tokens` [n] may be kept, given its row of `distributions` [n, V].
 
-        draft_distributions: [n, V] they were drawn from; None for point proposals. Verdicts are computed on demand, so
-        a caller that stops early uses no randomness for the others.
+        Verdicts are computed on demand, so a caller that stops early uses no randomness for the others.
+
+        Args:
+            cells: [n], the raster indices of the drafted cells.
+            tokens: [n], the token drafted for each cell.
+            draft_distributions: [n, V], the distributions the tokens were drawn from; None for point proposals.
+            distributions: [n, V], the target's distributions of the cells.
+            chance: The randomness of the image.
         """
         ...
 
@@ -112,8 +118,14 @@ class TreeRuleOnCells:
 class PooledCells:
     """MuLo-SD's rule: keep x if the mass of x and its nearest codes is at least `tau` (arXiv 2601.05149, eq. 5).
 
-    neighbours: [V, k] from `nearest_codes`; [V, 0] pools nothing. tau: 0 keeps all tokens, above 1 none; NaN raises
-    ValueError. A rejected cell is redrawn from its distribution at that time.
+    A rejected cell is redrawn from its distribution at that time.
+
+    Attributes:
+        neighbours: [V, k], from `nearest_codes`; [V, 0] pools nothing.
+        tau: The threshold, >= 0. 0 keeps all tokens, above 1 none.
+
+    Raises:
+        ValueError: `tau` is negative or NaN, or the table of neighbours is invalid.
     """
 
     neighbours: IntArray
@@ -149,9 +161,16 @@ def pooled_codes(neighbours: IntArray, k: int | None) -> IntArray:
 def cell_rule(kind: Kind, neighbours: IntArray, tau: float, delta: float, greedy: bool) -> CellRule:
     """Return a rule of MuLo-SD by its kind.
 
-    "pooled" keeps a token by `tau`, see `PooledCells`; "lantern" by its probability and that of near codes up to
-    `delta`; "exact" by its probability alone. neighbours: [V, k]. greedy: Decoding at temperature 0.
-    Raises ValueError if a setting is out of range, for every kind, even if the kind does not use it.
+    Args:
+        kind: "pooled" keeps a token by `tau`, see `PooledCells`; "lantern" by its probability and that of near codes
+            up to `delta`; "exact" by its probability alone.
+        neighbours: [V, k], the near codes of each code.
+        tau: The threshold of kind "pooled", >= 0.
+        delta: The limit of kind "lantern", in 0..1.
+        greedy: Decoding at temperature 0.
+
+    Raises:
+        ValueError: A setting is out of range; checked for every kind, even if the kind does not use it.
     """
     pooled = PooledCells(neighbours, tau)
     if not 0.0 <= delta <= 1.0:

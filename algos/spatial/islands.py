@@ -33,8 +33,13 @@ def label_islands(region: BoolArray) -> IntArray:
 
 
 def island_fronts(labels: IntArray, window: int) -> tuple[RowFront, ...]:
-    """Return one row front per island of `labels` [H, W]; window = width decodes each in raster order, a cell per step.
+    """Return one row front per island; `row_front.schedule` gives the cells of each step.
 
-    `row_front.schedule` gives the cells of each step. Raises ValueError for a window below 1 or above the width.
+    Args:
+        labels: [H, W], the island of each cell from `label_islands`, -1 outside.
+        window: The window of each front, 1..width; the width decodes each in raster order, a cell per step.
+
+    Raises:
+        ValueError: The window is below 1 or above the width.
     """
     return tuple(RowFront.over(labels == island, window) for island in range(int(labels.max()) + 1))

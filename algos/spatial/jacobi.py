@@ -59,8 +59,13 @@ def maximal_coupling(token: int, draft: FloatArray, target: FloatArray, chance: 
 class WindowState:
     """The window of one image between its passes: its drafts and their distributions.
 
-    drawn: How its drafts count as drawn, see `drawn_for`. noise: The cells' noise, only for coupling "gumbel".
-    likeliest: Each draft is the likeliest token of its distribution, for greedy rules.
+    Attributes:
+        window: The settings of the window.
+        grid: The size of the image in cells.
+        vocab_size: The vocabulary size V.
+        drawn: How its drafts count as drawn, see `drawn_for`.
+        noise: The cells' noise, only for coupling "gumbel".
+        likeliest: Each draft is the likeliest token of its distribution, for greedy rules.
     """
 
     window: JacobiWindow
@@ -74,7 +79,12 @@ class WindowState:
     _table: LookupTable = field(init=False)
 
     def begin(self, probs: FloatArray, token: int) -> None:
-        """Start an image. probs: [1, V], the distribution of its first cell. token: The token drawn from it."""
+        """Start an image.
+
+        Args:
+            probs: [1, V], the distribution of its first cell.
+            token: The token drawn from it.
+        """
         self._tokens, self._drafts = [token], []
         self._table = LookupTable(self.grid, self.window.passes, self.window.beside)
         if self.window.looks_up:
@@ -244,8 +254,11 @@ class WindowDrafter:
 class WindowPlan(NamedTuple):
     """A Jacobi window used in addition to a tree policy.
 
-    rule: The rule that judges the window. likeliest: Its drafts are the likeliest tokens, for greedy rules.
-    drawn_rules: The rules for the policy's drawn siblings, by how they were drawn; empty if it must not draw any.
+    Attributes:
+        window: The settings of the window.
+        rule: The rule that judges the window.
+        likeliest: The window's drafts are the likeliest tokens, for greedy rules.
+        drawn_rules: The rules for the policy's drawn siblings, by how they were drawn; empty if it must not draw any.
     """
 
     window: JacobiWindow
@@ -258,7 +271,13 @@ class WindowPlan(NamedTuple):
 class WindowedCycles:
     """The `Verification` of decoding with a Jacobi window: one target pass per tree, the window's or the policy's.
 
-    window_rule judges the window; drawn_rules the drafter's trees, by how their siblings were drawn; rule all others.
+    Attributes:
+        target: The target model.
+        drafter: The window, with or without a drafter.
+        rule: The rule that judges all trees that the other rules do not judge.
+        window_rule: The rule that judges the window.
+        drawn_rules: The rules that judge the drafter's trees, by how their siblings were drawn.
+        reserved_nodes: Number of nodes of the next target pass that are not available to the draft tree.
     """
 
     target: Target

@@ -25,13 +25,15 @@ Redraw: TypeAlias = Literal["top", "all"]
 class JacobiFronts:
     """The settings of PJD.
 
-    lead: Tokens that a row must have before the row below opens (c), 1..width.
-    window: The most drafts of a row in a pass (W), 1..width.
-    refill: The proposal if no distribution is known yet: a uniform token ("uniform"), or as a point proposal the token
-        before it in the row (at a row's start the last decided one, "left"). The paper leaves it open.
-    redraw: The rows whose first rejected token is redrawn from the residual at once. "top": The top open row, as
-        published. The other rows wait, and propose again from their whole last distribution. That is not exact even if
-        rows do not depend on each other: min(p, q) is kept, but the rest is not the residual. "all": Every open row.
+    Attributes:
+        lead: Tokens that a row must have before the row below opens (c), 1..width.
+        window: The most drafts of a row in a pass (W), 1..width.
+        refill: The proposal if no distribution is known yet: a uniform token ("uniform"), or as a point proposal the
+            token before it in the row (at a row's start the last decided one, "left"). The paper leaves it open.
+        redraw: The rows whose first rejected token is redrawn from the residual at once. "top": The top open row, as
+            published. The other rows wait, and propose again from their whole last distribution. That is not exact
+            even if rows do not depend on each other: min(p, q) is kept, but the rest is not the residual. "all": Every
+            open row.
     """
 
     lead: Annotated[Cells, Tune((2, 3, 4, 6))]
@@ -106,7 +108,14 @@ def jacobi_front_steps(
     A draft x of pass k - 1 is kept while u p^{k-1}(x) < p^k(x), from the left, row by row. Drafts that are not kept
     are drawn again from p^k. A draft sees the committed tokens of all rows, but only the drafts of its own row. For one
     row this is speculative Jacobi decoding (arXiv 2410.01699), and exact.
-    Raises ValueError for settings beyond the grid, and for invalid distributions.
+
+    Args:
+        target: The target model.
+        settings: The settings of PJD.
+        chance: The randomness of the image.
+
+    Raises:
+        ValueError: Settings beyond the grid, or an invalid distribution.
     """
     grid = target.grid
     settings.check(grid)

@@ -143,7 +143,10 @@ class WindowDraft(NamedTuple):
 def tree_nodes(length: int, candidates: int, levels: int) -> int:
     """Return the most nodes, including the root, of a window of `length` drafts with `candidates` in its first cells.
 
-    length, candidates, levels: >= 1. `levels` above `length` counts as `length`.
+    Args:
+        length: Drafts in the window, >= 1.
+        candidates: Tokens proposed for each of the first cells, >= 1.
+        levels: The number of these first cells, >= 1; above `length`, it counts as `length`.
     """
     levels = min(levels, length)
     beside: int = sum(candidates**level for level in range(1, levels + 1))
@@ -153,13 +156,21 @@ def tree_nodes(length: int, candidates: int, levels: int) -> int:
 def window_tree(
     root: int, drafts: Sequence[WindowDraft], candidates: int, levels: int, drawn: Drawn, cell: int, chance: Chance
 ) -> DraftTree:
-    """Return the window's tree below `root`. Node i + 1 holds drafts[i] and its parent is node i; the additional
-    candidates' nodes come after all of these.
+    """Return the window's tree below `root`.
 
-    drafts: At least one. candidates: Tokens proposed for each of the first `levels` cells, starting with the held
-    draft; fewer if its distribution has fewer tokens. drawn: "iid" or "without_replacement"; more than one candidate
-    needs "without_replacement", while a chain is the same with both.
-    cell: Raster index of the window's first cell. Candidates are drawn at At(CANDIDATE, cell * candidates + k), k >= 1.
+    Node i + 1 holds drafts[i], and its parent is node i. The additional candidates' nodes come after all of these.
+    Candidates are drawn at At(CANDIDATE, cell * candidates + k), k >= 1.
+
+    Args:
+        root: The last decided token.
+        drafts: The held drafts, at least one.
+        candidates: Tokens proposed for each of the first `levels` cells, starting with the held draft; fewer if its
+            distribution has fewer tokens.
+        levels: The number of first cells with more candidates.
+        drawn: "iid" or "without_replacement". More than one candidate needs "without_replacement", while a chain is
+            the same with both.
+        cell: Raster index of the window's first cell.
+        chance: The randomness of the candidates.
     """
     count = len(drafts)
     proposals = [
@@ -205,8 +216,13 @@ def _proposals(draft: WindowDraft, candidates: int, address: int, chance: Chance
 def tail_nodes(tree: DraftTree, path: Sequence[int], length: int) -> list[int]:
     """Return the nodes whose distributions give the drafts after an accepted `path`, for places from len(path) + 1 on.
 
-    length: Drafts in the window. The nodes follow the first proposals below the last accepted node; where that branch
-    ends, they are those of the held chain.
+    The nodes follow the first proposals below the last accepted node; where that branch ends, they are those of the
+    held chain.
+
+    Args:
+        tree: The window's tree.
+        path: The accepted nodes, without the root.
+        length: Drafts in the window.
     """
     below = tree.children()
     nodes, node = list[int](), path[-1] if path else 0
@@ -220,7 +236,10 @@ def tail_nodes(tree: DraftTree, path: Sequence[int], length: int) -> list[int]:
 class LookupTable:
     """The target's distributions [V] of one image, by the tokens next to their cells.
 
-    use_passes, weight: `passes` and `beside` of `JacobiWindow`.
+    Attributes:
+        grid: The size of the image in cells.
+        use_passes: `passes` of `JacobiWindow`.
+        weight: `beside` of `JacobiWindow`.
     """
 
     grid: Grid
@@ -249,9 +268,12 @@ class LookupTable:
             self._beside[tokens[-2], tokens[cell - self.grid.width]] = distribution
 
     def redraft(self, tokens: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
-        """Return the distribution for drafting the next cell after `tokens`, the decided and drafted tokens before it.
+        """Return the distribution [V] for drafting the next cell after `tokens`.
 
-        distribution: [V], from the last pass, when the token before the cell was `stale_left`.
+        Args:
+            tokens: The decided and drafted tokens before the cell.
+            stale_left: The token before the cell in the last pass.
+            distribution: [V], from the last pass.
         """
         cell, left = len(tokens), tokens[-1]
         if left == stale_left:

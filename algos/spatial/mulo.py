@@ -27,7 +27,12 @@ Keys: TypeAlias = Literal["stale", "recompute"]
 
 
 class RowDraft(NamedTuple):
-    """Drafted rows. tokens: [n] int64 in raster order. distributions: [n, V] they were drawn from; None for points."""
+    """Drafted rows.
+
+    Attributes:
+        tokens: [n] int64 in raster order.
+        distributions: [n, V], the distributions the tokens were drawn from; None for point proposals.
+    """
 
     tokens: IntArray
     distributions: FloatArray | None = None
@@ -45,13 +50,16 @@ class RowDrafter(Protocol):
 class Repair:
     """How rejected cells are redrawn.
 
-    reject: Which cells to redraw. "raster": the first rejected cell and all drafted cells after it. "local": the
-        rejected cells and those within `radius` of them (0: only the rejected cells), none before the first.
-    order: "serial", the whole region together; "islands", its 8-connected parts in parallel.
-    window: Window of the row fronts in the region or island; None decodes in raster order. adaptive: See `zipar`.
-    keys: The cached keys of kept cells after a repair. "stale": as computed by verification, next to the draft.
-        "recompute": the next pass, if any, feeds all cells drafted from the first rejected one on again.
-    greedy: Redraw the likeliest token, for decoding at temperature 0; the rule still sees the whole distribution.
+    Attributes:
+        reject: Which cells to redraw. "raster": the first rejected cell and all drafted cells after it. "local": the
+            rejected cells and those within `radius` of them, none before the first.
+        radius: The distance for "local"; 0: only the rejected cells.
+        order: "serial", the whole region together; "islands", its 8-connected parts in parallel.
+        window: Window of the row fronts in the region or island; None decodes in raster order.
+        adaptive: See `zipar`.
+        keys: The cached keys of kept cells after a repair. "stale": as computed by verification, next to the draft.
+            "recompute": the next pass, if any, feeds all cells drafted from the first rejected one on again.
+        greedy: Redraw the likeliest token, for decoding at temperature 0; the rule still sees the whole distribution.
     """
 
     reject: Reject = "local"
@@ -96,7 +104,13 @@ class RepairCycle(NamedTuple):
 
 
 class RepairDecoded(NamedTuple):
-    """One image. tokens: [cells]. passes: As in `GridDecoded`, without drafting."""
+    """One image decoded by drafted rows and their repair.
+
+    Attributes:
+        tokens: [cells] in raster order.
+        cycles: Each verification and its repair.
+        passes: As in `GridDecoded`, without drafting.
+    """
 
     tokens: IntArray
     cycles: tuple[RepairCycle, ...]
@@ -112,7 +126,17 @@ def repair_cycles(
     into R_X, it is redrawn from the rule's residual under its distribution at that time; other cells of R_X are redrawn
     from the distribution itself. With an exact rule this makes raster rejection exact. Local repair is not exact,
     because kept cells were judged next to tokens that have been replaced (enumerated in `tests/spatial`).
-    Raises ValueError for settings beyond the grid, drafts of a wrong shape, and invalid distributions.
+
+    Args:
+        target: The target model.
+        drafter: Drafts the rows of each cycle.
+        rule: The rule that judges the drafted cells.
+        repair: How rejected cells are redrawn.
+        rows_per_cycle: Rows drafted in a cycle, 1..height.
+        chance: The randomness of the image.
+
+    Raises:
+        ValueError: Settings beyond the grid, a draft of a wrong shape, or an invalid distribution.
     """
     grid = target.grid
     repair.check(grid)

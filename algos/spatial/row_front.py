@@ -36,9 +36,13 @@ def front_steps(grid: Grid, window: int) -> int:
 class RowFront:
     """The state of decoding a region of the grid. Immutable; `after` returns the next state.
 
-    region: bool [H, W], the cells to decode. undecided: bool [H, W], the cells of the region still to decide.
     In a region with gaps, cell (i, j) waits for the region's cells (i - k, <= j + k (window - 1)), k >= 1, which
     follows from the rule for adjacent rows if no row is missing.
+
+    Attributes:
+        region: [H, W] bool, the cells to decode.
+        undecided: [H, W] bool, the cells of the region still to decide.
+        window: How far each row is behind the row above, 1..width; the width is raster order.
     """
 
     region: BoolArray
@@ -83,7 +87,12 @@ class RowFront:
 
 
 class Ready(NamedTuple):
-    """Cells that may be decided now. cells: [n] int64, ascending. fronts: [n] int64, the front of each cell."""
+    """Cells that may be decided now.
+
+    Attributes:
+        cells: [n] int64, ascending.
+        fronts: [n] int64, the front of each cell.
+    """
 
     cells: IntArray
     fronts: IntArray
