@@ -14,7 +14,11 @@ class GraphCapture:
     """Captures programs of one device. Its graphs share memory, so only buffers outside it pass data between them."""
 
     def __init__(self, device: torch.device | int) -> None:
-        """Make the stream and the memory of the captures. device: by its index; the current one."""
+        """Make the stream and the memory of the captures.
+
+        Args:
+            device: The current device, by its index.
+        """
         self._device = device
         # PyTorch's default is one stream for the whole process, on the device of its first capture.
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

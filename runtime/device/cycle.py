@@ -59,7 +59,9 @@ class DraftForm(DeviceForm):
     def judged(self, drawn: Drawn, children: int) -> tuple[tuple[Rule, Drawn, int], ...]:
         """Return each rule with the kind of trees that it judges, and the most children of a node.
 
-        drawn, children: Those of the largest tree.
+        Args:
+            drawn: How the siblings of the largest tree are drawn.
+            children: The most children of a node of the largest tree.
         """
         return ((self.rule, drawn, children),)
 
@@ -102,7 +104,22 @@ class DeviceCycle(BatchCycle):
         max_nodes: int = MOST_NODES,
         line_token: int | None = None,
     ) -> None:
-        """Allocate a batch. line_token: the token that `target` embeds after every line except the last, or None."""
+        """Allocate a batch.
+
+        Args:
+            target: The target.
+            drafter: The drafter; None without one.
+            method: The method's form.
+            grid: Grid of the image's cells.
+            prefix: Largest number of condition positions.
+            batch: Number of batch slots.
+            device: Device of the models.
+            max_nodes: Largest number of nodes of a tree, root included; see `most_nodes`.
+            line_token: Token that `target` embeds after every line except the last; None for none.
+
+        Raises:
+            ValueError: The method needs a drafter, and there is none.
+        """
         plan = method.plan(grid, target.config.vocab_size, most_nodes(max_nodes, line_token))
         if plan is not None and plan.by_target:
             drafter = None
@@ -243,7 +260,7 @@ class DeviceCycle(BatchCycle):
 
 
 def most_nodes(max_nodes: int, line_token: int | None) -> int:
-    """Return the nodes of the largest tree: half as many with end-of-line tokens, so that one mask word covers both."""
+    """Return the most nodes of a tree; with end-of-line tokens, as many as let one mask word cover both kinds."""
     return max_nodes if line_token is None else min(max_nodes, MOST_NODES // 2)
 
 

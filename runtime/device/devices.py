@@ -83,10 +83,19 @@ def check_memory(
     smaller: Callable[[int], int] | None = None,
     remedy: str = REDUCE_BATCH,
 ) -> None:
-    """Raise DeviceError if the device has less than `needed` bytes free; the error says how much is needed.
+    """Check that the device has at least `needed` bytes free.
 
-    smaller: returns the bytes of a batch of fewer than `batch` images; the error then names the largest one that fits.
-    remedy: the end of the error, which says what to do.
+    Args:
+        device: The device; on the CPU, the host's memory counts, where the system tells it.
+        needed: Number of bytes that the batch needs.
+        what: Text that follows the needed size in the error.
+        batch: Number of images in the batch.
+        smaller: Returns the bytes of a batch of fewer than `batch` images; the error then names the largest one that
+            fits.
+        remedy: The end of the error, which says what to do.
+
+    Raises:
+        DeviceError: Less memory is free; the error says how much is needed.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

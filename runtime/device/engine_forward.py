@@ -41,7 +41,13 @@ class DeviceGraph(Protocol):
 
 
 class EngineGraphs(NamedTuple):
-    """A decoder on an engine. places: positions of the cache that its layers read, 0 for any number."""
+    """A decoder on an engine.
+
+    Attributes:
+        layers: Graph of the layers.
+        head: Graph of the head.
+        places: Positions of the cache that the layers read; 0 for any number.
+    """
 
     layers: DeviceGraph
     head: DeviceGraph
@@ -63,7 +69,14 @@ class EngineForward:
     """
 
     def __init__(self, config: DecoderConfig, embeddings: Tensor, rows: int, engine: EngineGraphs) -> None:
-        """Wrap an engine. embeddings: [V + conditions, D], see `StoredWeights.embeddings`."""
+        """Wrap an engine.
+
+        Args:
+            config: The decoder's sizes and options.
+            embeddings: [V + conditions, D], see `StoredWeights.embeddings`.
+            rows: Rows per image: 1, or 2 for a guidance pair.
+            engine: Graphs of the layers and the head.
+        """
         self.config, self.rows, self.places = config, rows, engine.places
         self.dtype, self.engine = embeddings.dtype, engine
         self.embeddings, self.codes = embeddings, embeddings[: config.vocab_size]

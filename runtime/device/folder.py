@@ -78,7 +78,9 @@ class FolderModels(NamedTuple):
     def weight_bytes(self, narrow: bool, eager: bool) -> int:
         """Return the bytes of the weights on the device.
 
-        narrow: see `read_decoder`. eager: whether a loop of its own runs the target too, see `DeviceModels.module`.
+        Args:
+            narrow: Whether matrices keep their narrow types; see `read_decoder`.
+            eager: Whether a loop of its own runs the target too; see `DeviceModels.module`.
         """
         target, whole = (decoder_bytes(self.target, one) for one in (narrow, False))
         second = whole if eager and (target != whole or not narrow) else 0
@@ -96,7 +98,15 @@ class DeviceModels:
         device: torch.device,
         read_target: Callable[[], Decoder] | None = None,
     ) -> None:
-        """Keep the models. read_target: reads the target in the precision of its passes, for `module`."""
+        """Keep the models.
+
+        Args:
+            target: The target.
+            drafter: The drafter; None without one.
+            encoder: Encoder of conditions.
+            device: Device of the models.
+            read_target: Reads the target in the precision of its passes, for `module`.
+        """
         self.target, self.drafter, self.rows, self.device = target, drafter, target.rows, device
         self._encoder, self._read_target = encoder, read_target
 

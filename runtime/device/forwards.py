@@ -14,7 +14,8 @@ from underpaint.models.layers import RMSNorm, normed_heads
 from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention, most_programs
 from underpaint.runtime.device.kernels.commit import Handed, commit_cache
-from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
+from underpaint.runtime.device.kernels.heads import Heads
+from underpaint.runtime.device.kernels.layers import HEADS, product
 from underpaint.runtime.device.weight_only import scale_of
 from underpaint.runtime.engines.device_memory import aligned, cache_places
 
@@ -34,8 +35,13 @@ class Turns(NamedTuple):
 class CachedPass(NamedTuple):
     """A pass over new positions: data that any engine reads, and, for layers in torch, the attention.
 
-    cache: its slots from `first` on take the new positions. lengths [B] int64: committed positions of each image.
-    masks [B, T, words] int64: the slots that each new position sees. live, filled: see `kernels.attention`.
+    Attributes:
+        cache: Cache whose slots from `first` on take the new positions.
+        first: First slot of the new positions.
+        lengths: [B] int64, committed positions of each image.
+        masks: [B, T, words] int64, the slots that each new position sees.
+        live: Committed positions assumed by the count of moved bytes and the choice of splits; see `kernels.attention`.
+        filled: The committed positions that are filled, see `kernels.attention`; None for all.
     """
 
     cache: "Cache"
@@ -158,17 +164,24 @@ class DeviceDecoder(Protocol):
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Return a target's features [R, T, F] at new positions.
 
-        embeddings: [R, T, F]. positions: [B, T] int64, cells of the tokens, or -P to -1 on a condition of P positions.
+        Args:
+            embeddings: [R, T, F].
+            positions: [B, T] int64, cells of the tokens, or -P to -1 on a condition of P positions.
+            attend: The attention of the pass.
         """
         ...
 
     def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
-        """Return a drafter's features [R, T, F] of tokens [B, T] int64 at positions [B, T].
+        """Return a drafter's features [R, T, F] of tokens at new positions.
 
-        features: [R, K, F] of the tokens before. parents: [B, T] int64, which of the K precedes each token; None if it
-        is the one at the token's own index.
+        Args:
+            tokens: [B, T] int64.
+            features: [R, K, F] of the tokens before.
+            parents: [B, T] int64, which of the K precedes each token; None if it is the one at the token's own index.
+            positions: [B, T].
+            attend: The attention of the pass.
         """
         ...
 
@@ -262,7 +275,7 @@ class Cache:
 
 
 def _turned(qkv: Tensor, turns: Turns, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries [R, H, T, D], keys and values [R, K, T, D], computed as in `kernels.layers.store_heads`."""
+    """Return queries [R, H, T, D], keys and values [R, K, T, D], computed as in `kernels.heads.store_heads`."""
     rows, count, _ = qkv.shape
     heads, shared, width = cache.heads, cache.committed.shape[3], cache.committed.shape[5]
     parts = torch.split(qkv.view(rows, count, -1, width), [heads, shared, shared], dim=2)

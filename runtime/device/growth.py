@@ -63,10 +63,16 @@ class Growth(Protocol):
 
 
 class Plan(NamedTuple):
-    """What a policy needs on the device. `make` makes its growth from the batch's buffers, the drafter and the sampler.
+    """What a policy needs on the device.
 
-    by_target: whether the target drafts for itself, without a drafter. image_bytes: bytes per image beyond the
-    envelope's buffers. most_images: largest batch, None for any. chooses: whether the growth is a `ChosenGrowth`.
+    Attributes:
+        envelope: Fixed sizes that the policy's trees fit into.
+        drawn: How the policy draws siblings.
+        make: Makes the policy's growth from the batch's buffers, the drafter and the sampler.
+        by_target: Whether the target drafts for itself, without a drafter.
+        image_bytes: Bytes per image beyond the envelope's buffers.
+        most_images: Largest batch; None for any.
+        chooses: Whether the growth is a `ChosenGrowth`.
     """
 
     envelope: Envelope
@@ -79,9 +85,13 @@ class Plan(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Limits of a policy's trees: the picture, the vocabulary size, and the nodes of the largest target pass with root.
+    """Limits of a policy's trees.
 
-    drawn: how the policy draws siblings, from its spec.
+    Attributes:
+        grid: Grid of the picture's cells.
+        vocab_size: Vocabulary size.
+        max_nodes: Nodes of the largest target pass, root included.
+        drawn: How the policy draws siblings, from its spec.
     """
 
     grid: Grid

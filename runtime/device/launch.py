@@ -192,9 +192,19 @@ def overlap_capability(device: int) -> int:
 class Launch(NamedTuple):
     """One node of a captured graph: a kernel with its arguments.
 
-    bytes: least number of bytes that it reads and writes. part: name of its part of the program, see `recording`.
-    trips: trip counts of data-dependent loops, by name, for counting issued instructions. prefetched: bytes of its own
-    that it prefetches before it waits for earlier kernels; prefetched_next: bytes of the next launch.
+    Attributes:
+        name: Name of the kernel.
+        bytes: Least number of bytes that it reads and writes.
+        part: Name of its part of the program, see `recording`.
+        function: The kernel.
+        arguments: Arguments by position.
+        constants: Arguments by name.
+        warps: Number of warps per program.
+        stages: Number of loads that a loop keeps in flight.
+        grid: Number of programs along each axis.
+        trips: Trip counts of data-dependent loops, by name, for counting issued instructions.
+        prefetched: Bytes of its own that it prefetches before it waits for earlier kernels.
+        prefetched_next: Bytes of the next launch that it prefetches.
     """
 
     name: str
@@ -247,9 +257,17 @@ def launch(
 ) -> None:
     """Launch a kernel over `grid`. Multiply-adds are not fused, as in the reference.
 
-    A named tuple among the arguments is a named tuple in the kernel, with the same fields. `moved_bytes` is the least
-    number of bytes that it reads and writes, for counting a cycle's costs. `stages` is the number of loads that a loop
-    keeps in flight. trips, prefetched, prefetched_next: see `Launch`.
+    Args:
+        function: The kernel.
+        grid: Number of programs along each axis.
+        moved_bytes: Least number of bytes that the kernel reads and writes, for counting a cycle's costs.
+        *arguments: Arguments by position; a named tuple is a named tuple in the kernel, with the same fields.
+        warps: Number of warps per program.
+        stages: Number of loads that a loop keeps in flight.
+        trips: Trip counts of data-dependent loops, see `Launch`; None for none.
+        prefetched: Bytes of its own that the kernel prefetches, see `Launch`.
+        prefetched_next: Bytes of the next launch that it prefetches, see `Launch`.
+        **named: Arguments by name.
     """
     record = _RECORDING.get()
     if record is not None:

@@ -23,7 +23,14 @@ from underpaint.zoo.load import Located
 
 
 class LowDraft(NamedTuple):
-    """A smaller target that drafts. enlarge: maps tokens [B, h, w] int64 of `grid` to logits [B, H, W, V]."""
+    """A smaller target that drafts.
+
+    Attributes:
+        target: The smaller target.
+        enlarge: Maps tokens [B, h, w] int64 of `grid` to logits [B, H, W, V].
+        grid: Grid of the smaller target's cells.
+        prefix: Largest number of condition positions of the smaller target.
+    """
 
     target: DeviceDecoder
     enlarge: Callable[[Tensor], Tensor]
@@ -117,7 +124,14 @@ def draft_bytes(
 ) -> int:
     """Return the bytes that drafting and verification need besides the repair's own buffers, without weights.
 
-    rows: per image, 2 for a guidance pair. prefix: largest number of condition positions of the smaller target.
+    Args:
+        batch: Number of images.
+        rows: Rows per image, 2 for a guidance pair.
+        target: Sizes of the target that verifies.
+        grid: Grid of the whole picture's cells.
+        low: Sizes of the smaller target.
+        prefix: Largest number of condition positions of the smaller target.
+        dtype: Data type of features, keys and values.
     """
     fronts = Envelope(min(low.grid) + 1, 0, 1, 1, 1)  # the rows that a window of 1 opens, and a proxy
     drafting = needed_bytes(batch, fronts, low.grid.cells, prefix, low, None, rows, dtype)

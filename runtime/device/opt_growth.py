@@ -29,7 +29,16 @@ class OptGrowth:
         threshold: float,
         max_nodes: int,
     ) -> None:
-        """max_nodes: most nodes to expand in all, see `algos.draft.opt`. The envelope's frontier is its draft nodes."""
+        """Allocate the buffers of the growth; the envelope's frontier is its number of draft nodes.
+
+        Args:
+            state: The batch's buffers.
+            drafter: The drafter.
+            sampler: Sampling parameters of the drafter.
+            limits: Limits of every image's next tree.
+            threshold: Accepted tokens that a level must add before another one is grown.
+            max_nodes: Most nodes to expand in all, see `algos.draft.opt`.
+        """
         batch, envelope, device = state.batch, state.envelope, state.roles.device
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
         self._sampler, self.limits, self._max_nodes = sampler, limits, max_nodes

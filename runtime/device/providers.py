@@ -62,7 +62,14 @@ def check_forward(forward: str, device: torch.device, quantization: Quantization
 def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: int, rows: int) -> list[DecoderPasses]:
     """Return the passes that methods make of the target, and of the drafter if there is one, in batches of `batch`.
 
-    rows: per image, 2 for a guidance pair. Raises EngineError for a method whose passes have no fixed sizes.
+    Args:
+        folder: The decoders.
+        forms: Device forms of the methods.
+        batch: Number of images in a batch.
+        rows: Rows per image, 2 for a guidance pair.
+
+    Raises:
+        EngineError: The passes of a method have no fixed sizes.
     """
     target, drafter = folder.configs
     line_token = None if target.eol_id is None else target.vocab_size
@@ -121,7 +128,16 @@ def passes_of(
 ) -> tuple[DecoderPasses, DecoderPasses]:
     """Return the passes of target and drafter in a method's program, prefill included; see `DeviceCycle`.
 
-    rows: per image, 2 for a guidance pair.
+    Args:
+        form: The method's device form.
+        target: Sizes of the target.
+        drafter: Sizes of the drafter; None for no drafter, whose passes are then empty.
+        grid: Grid of the image's cells.
+        prefix: Largest number of condition positions.
+        rows: Rows per image, 2 for a guidance pair.
+        batch: Number of images in a batch.
+        dtype: Data type of features, keys and values.
+        line_token: Token that the target embeds after every line of the picture except the last; None for none.
     """
     device = torch.device("cpu")
     with FakeTensorMode(), torch.no_grad():

@@ -95,9 +95,22 @@ class State:
     ) -> Self:
         """Allocate buffers for `batch` images of `cells` tokens after at most `prefix` condition positions.
 
-        rows: per image, 2 for a guidance pair. lines: end-of-line tokens per image, which double the target's slots.
-        places: see `DeviceDecoder`, for both decoders. dtype, draft_dtype: see `DeviceDecoder`, of the target and of
-        the drafter; None for the same. Raises ValueError for more nodes than a tree's mask has bits.
+        Args:
+            batch: Number of images.
+            envelope: Fixed sizes that every cycle's tree fits into.
+            cells: Tokens per image.
+            prefix: Largest number of condition positions.
+            target: Sizes of the target.
+            drafter: Sizes of the drafter; None for no drafter cache.
+            rows: Rows per image, 2 for a guidance pair.
+            dtype: Data type of the target, see `DeviceDecoder`.
+            device: Device of the buffers.
+            lines: End-of-line tokens per image, which double the target's slots.
+            places: Places of target and drafter, see `DeviceDecoder`.
+            draft_dtype: Data type of the drafter, see `DeviceDecoder`; None for the target's.
+
+        Raises:
+            ValueError: The envelope has more nodes than a tree's mask has bits.
         """
         if envelope.nodes > MOST_NODES:
             raise ValueError(

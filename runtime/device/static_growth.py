@@ -61,7 +61,15 @@ class StaticGrowth:
     def __init__(
         self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shapes: Sequence[Shape], drawn: Drawn
     ) -> None:
-        """Build the tables. shapes: those of trees of at most 0, 1, 2, ... levels; the last serves any more levels."""
+        """Build the tables.
+
+        Args:
+            state: The batch's buffers.
+            drafter: The drafter.
+            sampler: Sampling parameters of the drafter.
+            shapes: Shapes of trees of at most 0, 1, 2, ... levels; the last serves any more levels.
+            drawn: How siblings are drawn.
+        """
         sampled, self._repeats = drawn != "top_k", drawn == "iid"
         device, batch, nodes = state.roles.device, state.batch, state.envelope.nodes
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)

@@ -92,7 +92,10 @@ def quantised(weight: Tensor, kind: torch.dtype, group_size: int | None = None) 
 def quantise_layers(model: Decoder, kind: torch.dtype, group_size: int | None = None) -> None:
     """Quantise the matrices of every layer of a decoder in place; embeddings, norms and the head stay as they are.
 
-    kind, group_size: see `quantised`.
+    Args:
+        model: The decoder.
+        kind: torch.int8 or torch.float8_e4m3fn, see `quantised`.
+        group_size: Numbers of a row that share a scale, see `quantised`; None for the whole row.
     """
     for layer in model.layers:
         assert isinstance(layer, Layer)

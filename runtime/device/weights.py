@@ -313,7 +313,9 @@ def stored_numbers(located: Located) -> int:
 def decoder_bytes(decoder: ConfigOnlyDecoder, narrow: bool = True) -> int:
     """Return the bytes of a decoder's weights on the device; a head in half precision is kept in float32 too.
 
-    narrow: see `read_decoder`.
+    Args:
+        decoder: The decoder, which may name a quantisation.
+        narrow: Whether matrices of layers keep their narrow types, see `read_decoder`.
     """
     config, size = decoder.config, TYPES[decoder.config.precision].itemsize
     total = size * stored_numbers(decoder.located) + (size < 4) * 4 * config.dim * config.vocab_size

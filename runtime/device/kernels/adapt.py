@@ -22,7 +22,22 @@ class AdaptState(NamedTuple):
 class AdaptSettings(NamedTuple):
     """The settings of `algos.draft.adt.AdtTree` as numbers; a choice of two is 1 or 0.
 
-    beta [1] float64. row: cells per row.
+    Attributes:
+        beta: The acceptance from which the next tree is deeper and narrower, [1] float64.
+        row: Cells per row.
+        ratio: Whether acceptance is divided by the depth of the verified tree.
+        vertical: Whether to adapt the upper cell's state instead of the last tree's.
+        of_last: Whether the acceptance is always that of the last tree.
+        step_depth: Change of the depth, in levels.
+        step_width: Change of the width.
+        start_depth: The depth of the start state, in levels.
+        start_width: The width of the start state.
+        least_depth: The least depth, in levels.
+        least_width: The least width.
+        most_depth: The greatest depth, in levels.
+        most_width: The greatest width.
+        total: Drafted nodes of a tree; if `proportional`, of a tree with the start depth and width.
+        proportional: Whether the number of drafted nodes is proportional to depth * width.
     """
 
     beta: Tensor

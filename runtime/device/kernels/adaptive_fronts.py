@@ -18,12 +18,16 @@ from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class OpeningRows(NamedTuple):
-    """Progress of the rows, and the held-back first token of the row that opens next. [B] int64 unless stated.
+    """Progress of the rows, and the held-back first token of the row that opens next; [B] int64 unless noted.
 
-    columns [B, H] int64: number of decided cells of each row, from the left. missing: undecided cells before the
-    opening row. tests [B, 2] int64: noise addresses of the held token's test, and of the draw after it. uniforms
-    [B, 1, 2] float64: the noise at these addresses. token: the held-back token. lacked: `missing` at its last test; 0
-    if no token is held. probs [B, 1, V] float32: the distribution of that test.
+    Attributes:
+        columns: Number of decided cells of each row, from the left, [B, H] int64.
+        missing: Undecided cells before the opening row.
+        tests: Noise addresses of the held token's test, and of the draw after it, [B, 2] int64.
+        uniforms: The noise at these addresses, [B, 1, 2] float64.
+        token: The held-back token.
+        lacked: `missing` at the token's last test; 0 if no token is held.
+        probs: The distribution of that test, [B, 1, V] float32.
     """
 
     columns: Tensor
@@ -163,9 +167,18 @@ def settle_adaptive(
     verdicts: Verdicts,
     width: int,
 ) -> None:
-    """Decide the cells out.settled from probs [B, N, V] and uniforms [B, 1, T] float64.
+    """Decide the cells out.settled from a pass's distributions.
 
-    The opening row's token may be held back; out.settled then becomes -1. width: width of the grid.
+    The opening row's token may be held back; out.settled then becomes -1.
+
+    Args:
+        probs: The distributions, [B, N, V].
+        uniforms: The noise of the positions, [B, 1, T] float64.
+        rows: Progress of the rows, and the held-back token.
+        out: The pass.
+        progress: Takes the tokens in progress.decided.
+        verdicts: The status of the images, and the marks of finite logits.
+        width: Width of the grid.
     """
     batch, nodes, vocab_size = probs.shape
     count = out.settled.shape[1]

@@ -201,14 +201,14 @@ def attention_kernel(
         mixed = tl.zeros((TBLOCK, DBLOCK), tl.float32)
         for part in tl.static_range(SPLITS):
             at = own * SPLITS + part
-            found = tl.load(parts + at[:, None] * D + depth[None, :], asks, other=0.0, cache_modifier=".cg")
+            part_values = tl.load(parts + at[:, None] * D + depth[None, :], asks, other=0.0, cache_modifier=".cg")
             largest = tl.load(sums + 2 * at, ask < count, other=float("-inf"), cache_modifier=".cg")
             summed = tl.load(sums + 2 * at + 1, ask < count, other=0.0, cache_modifier=".cg")
             most = tl.maximum(best, largest)
             safe = tl.where(most > float("-inf"), most, 0.0)
             shrink, share = tl.exp(best - safe), tl.exp(largest - safe)
             total = total * shrink + summed * share
-            mixed = mixed * shrink[:, None] + found * share[:, None]
+            mixed = mixed * shrink[:, None] + part_values * share[:, None]
             best = most
     done = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
     place = ((row * T + turn) * group * kv_heads + head * group + ask // T).to(tl.int64)
@@ -256,15 +256,22 @@ def attention(
     filled: Filled | None = None,
     splits: int | None = None,
 ) -> None:
-    """Fill out [R, T, H * D] with softmax attention of query [R, H, T, D]; row r belongs to image r % B.
+    """Fill `out` with softmax attention of `query`; row r belongs to image r % B.
 
-    cache [2, R, K, S, D]: keys and values; each key head serves H / K query heads. Row r of image b sees the cached
-    positions unseen[r] to lengths[b] - 1 (int64 [R] and [B]). slots [2, R, K, M, D]: keys and values of this cycle's
-    new positions.
-    masks [B, T, words] int64: bit j of word w is set if a query sees slot 64 w + j. A query sees at least one position.
-    arrivals [R, at least K * ceil(H / K * T / 32)] int32: 0 before and after the launch.
-    live: cached positions assumed by the count of moved bytes and the choice of the split. filled: the cached
-    positions that are filled; None for all. splits: number of parts of the keys; None to choose it.
+    Row r of image b sees the cached positions unseen[r] to lengths[b] - 1. A query sees at least one position.
+
+    Args:
+        query: [R, H, T, D].
+        cache: Keys and values, [2, R, K, S, D]; each key head serves H / K query heads.
+        slots: Keys and values of this cycle's new positions, [2, R, K, M, D].
+        lengths: The end of each image's cached positions, [B] int64.
+        unseen: The first cached position that each row sees, [R] int64.
+        masks: [B, T, words] int64: bit j of word w is set if a query sees slot 64 w + j.
+        out: [R, T, H * D].
+        arrivals: [R, at least K * ceil(H / K * T / 32)] int32; 0 before and after the launch.
+        live: Cached positions assumed by the count of moved bytes and the choice of the split.
+        filled: The cached positions that are filled; None for all.
+        splits: Number of parts of the keys; None to choose it.
     """
     rows, heads, positions, width = query.shape
     words = masks.shape[2]

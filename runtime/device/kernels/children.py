@@ -27,11 +27,11 @@ def store_top(row, out, tile, V, COUNT: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @kernel
-def best_of_tiles(tops, rows, held, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HELD: tl.constexpr):
+def best_of_tiles(tops, rows, entries, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr):
     """Return [ROWS, COLUMNS]: the C likeliest tokens of each row of an image, from the tiles of `store_top`."""
-    row, column, lane = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, HELD)
-    inside = (row[:, None] < rows) & (lane[None, :] < held)
-    packed = tl.load(tops + row[:, None] * held + lane[None, :], inside, other=-1, cache_modifier=".cg")
+    row, column, lane = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, LANES)
+    inside = (row[:, None] < rows) & (lane[None, :] < entries)
+    packed = tl.load(tops + row[:, None] * entries + lane[None, :], inside, other=-1, cache_modifier=".cg")
     best = tl.full((ROWS, COLUMNS), -1, tl.int64)
     for turn in range(C):  # trips: tops.shape[-1]
         top = tl.max(packed, axis=1)
@@ -95,8 +95,8 @@ def take_children_kernel(
     line = (image * rows + row).to(tl.int64)
     store_top(probs + line * V, tops + (line * tiles + tile) * MOST, tile, V, MOST, BLOCK)
     if is_last(arrivals + image, tiles * rows):
-        held = tiles * MOST
-        best = best_of_tiles(tops + image * rows * held, rows, held, MOST, ROWS, COLUMNS, HELD)
+        entries = tiles * MOST
+        best = best_of_tiles(tops + image * rows * entries, rows, entries, MOST, ROWS, COLUMNS, HELD)
         shape = tl.load(levels + image)
         lane, turns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
         here = tl.load(level.child_counts + shape * rows + lane, lane < rows, other=0)
@@ -125,8 +125,12 @@ def take_children(
 ) -> None:
     """Give the nodes of one level of a static tree their likeliest tokens as children, and lay out the level below.
 
-    probs [B, F, V] float32: of the nodes that the level expands. tops [B, F, tiles, most] int64: scratch for `most`
-    children per node. arrivals [B] int32: 0. tokens, exists, levels, following: see `drawn_level.draw_level`.
+    Args:
+        probs: Distributions of the nodes that the level expands, [B, F, V] float32.
+        tops: Scratch for `most` children per node, [B, F, tiles, most] int64.
+        arrivals: Counters for `is_last`, [B] int32; 0 before and after the launch.
+        level: The level's tables.
+        tokens, exists, levels, following: See `drawn_level.draw_level`.
     """
     batch, rows, tiles, most = tops.shape
     vocab_size = probs.shape[2]

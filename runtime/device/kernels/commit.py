@@ -87,11 +87,17 @@ def commit_cache(
     walked: bool,
     handed: Handed | None = None,
 ) -> None:
-    """Copy slots [K, 2, R, H, M, D] of committed positions into cache [K, 2, R, H, S, D] from lengths [B] int64 on.
+    """Copy the slots of committed positions into the cache, from `lengths` on.
 
-    Both may be parts of one tensor, see `forwards.Cache`. counts [B] int64: number of positions, at most `most`.
-    walked: copy the root's slot 0, then the slots of path [B, N]; otherwise the first slots. handed: a feature of each
-    row to copy in the same launch.
+    Args:
+        cache: [K, 2, R, H, S, D]. It and `slots` may be parts of one tensor, see `forwards.Cache`.
+        slots: Keys and values of the new positions, [K, 2, R, H, M, D].
+        path: The slots to copy after the root's if `walked`, [B, N] int64.
+        counts: Number of positions, [B] int64, at most `most`.
+        lengths: The first cache position to fill, [B] int64.
+        most: Largest number of positions.
+        walked: Whether to copy the root's slot 0, then the slots of `path`; otherwise the first slots.
+        handed: A feature of each row to copy in the same launch, or None.
     """
     layers, _, rows, heads, _, width = cache.shape
     moved = 0 if handed is None else 2 * handed.out.numel() * handed.out.element_size()
@@ -175,10 +181,10 @@ def advance_kernel(
     tl.store(progress.pending_counts + image, count)
     tl.store(progress.roots + image, last)
     tl.store(progress.cells + image, cell + count)
-    told = progress.history + (image * most + cycle) * 3
-    tl.store(told, count - 1)
-    tl.store(told + 1, deepest)
-    tl.store(told + 2, size - 1)
+    entry = progress.history + (image * most + cycle) * 3
+    tl.store(entry, count - 1)
+    tl.store(entry + 1, deepest)
+    tl.store(entry + 2, size - 1)
     tl.store(progress.cycles + image, cycle + 1)
     if cell + count >= most:
         tl.store(verdicts.status + image, 1)
@@ -197,8 +203,14 @@ def advance(
 ) -> None:
     """Append the accepted tokens and the extra one, and move every image that took part to its next cycle.
 
-    fed [R, P, F] receives the target's features [R, T, F] of the root and of the accepted path. adapting: an
-    adaptation that learns from the verdicts.
+    Args:
+        tree: The trees that were judged.
+        depths: Depths of their nodes, [B, N] int64.
+        verdicts: The verdicts; the status of a finished image becomes DONE.
+        progress: Progress of the images, which is updated.
+        features: The target's features, [R, T, F].
+        fed: Takes the features of the root and of the accepted path, [R, P, F].
+        adapting: An adaptation that learns from the verdicts, or None.
     """
     batch, nodes = tree.tokens.shape
     rows, width, size = fed.shape

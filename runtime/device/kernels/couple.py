@@ -34,7 +34,7 @@ def mixed_at(probs, total, row, row_total, weight, place, there, MIXED: tl.const
 def race(probs, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
     """Return the first token (int64) with the least noise / weight, as `algos.coupling.SampledNoise.race`."""
     best = tl.full((), float("inf"), tl.float64)
-    found = tl.full((), 0, tl.int64)
+    token = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         weights = mixed_at(probs, total, row, row_total, weight, place, place < V, MIXED)
@@ -43,9 +43,9 @@ def race(probs, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BL
         times = tl.where(runs, times, float("inf"))
         here = tl.min(times, axis=0)
         first = tl.min(tl.where(times == here, place.to(tl.int64), V), axis=0)
-        found = tl.where(here < best, first, found)
+        token = tl.where(here < best, first, token)
         best = tl.minimum(best, here)
-    return found
+    return token
 
 
 @kernel
@@ -125,9 +125,9 @@ def redrawn(
                     stays = flip(tl.load(uniforms + U), now, tl.load(stale + draft).to(tl.float64) / offered)
         if stays == 0:
             share, row_share = weight / total, (1.0 - weight) / row_total
-            found = draw_lacking(probs, share, row, row_share, stale, offer, V, tl.load(uniforms), MIXED, BLOCK)
+            drawn = draw_lacking(probs, share, row, row_share, stale, offer, V, tl.load(uniforms), MIXED, BLOCK)
             # If nothing is lacking, the distributions differ only by rounding.
-            token = tl.where((found < V) | (is_held == 0), found, draft)
+            token = tl.where((drawn < V) | (is_held == 0), drawn, draft)
     return token
 
 
@@ -187,10 +187,18 @@ def couple(
 ) -> None:
     """Fill window.tokens with new drafts for the cells behind those that the verdicts decided.
 
-    levels [B] int64: drafts of each tree. cells [B] int64: decided cells after the verdict, so draft k is for cell
-    cells - taken + k. most: cells of the picture. kind: INDEPENDENT, MAXIMAL, GUMBEL or CONFIDENCE. last_row: draft the
-    first cell behind the window too. Draft k's new distribution is row window.nodes[k] of tree.probs, and the one that
-    it was drawn from is row k of tree.draft_probs.
+    Draft k's new distribution is row window.nodes[k] of tree.probs, and the one that it was drawn from is row k of
+    tree.draft_probs.
+
+    Args:
+        window: Buffers of the window.
+        tree: The trees of the pass.
+        verdicts: The verdicts on them.
+        levels: Drafts of each tree, [B] int64.
+        cells: Decided cells after the verdict, [B] int64, so draft k is for cell cells - taken + k.
+        kind: INDEPENDENT, MAXIMAL, GUMBEL or CONFIDENCE.
+        most: Cells of the picture.
+        last_row: Whether to draft the first cell behind the window too.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]

@@ -58,8 +58,8 @@ def children_before(level, exists, support, ready, shape, row, rows, ROWS: tl.co
         while (seen & (own - 1)) != own - 1:  # trips: 1
             seen = tl.atomic_or(ready, tl.zeros_like(own), sem="acq_rel")
         tl.debug_barrier()
-        held = tl.load(support + lane, lane <= row, other=0, cache_modifier=".cg")
-        have = tl.minimum(have, held.to(tl.int64))
+        support_sizes = tl.load(support + lane, lane <= row, other=0, cache_modifier=".cg")
+        have = tl.minimum(have, support_sizes.to(tl.int64))
     before = lane < row
     counted = tl.sum(tl.where(before, have, 0), axis=0)
     count, here = tl.sum(tl.where(lane == row, have, 0), axis=0), tl.sum(tl.where(lane == row, want, 0), axis=0)
@@ -140,8 +140,8 @@ def draw_level_kernel(
     PART: tl.constexpr = max(min(1024, DRAW_BLOCK // 2), 1)
     sums = whole_parts(tl.zeros((PARTS,), tl.int64), share, 0, PART, BLOCK)
     tl.debug_barrier()
-    found = draw_several(line, V, uniforms + image * roles * nodes + number, count, sums, MOST, REPEATS, DRAW_BLOCK)
-    tl.store(tokens + target, found, turn < count)
+    drawn = draw_several(line, V, uniforms + image * roles * nodes + number, count, sums, MOST, REPEATS, DRAW_BLOCK)
+    tl.store(tokens + target, drawn, turn < count)
     if is_last(sync.arrivals + image, tl.num_programs(0)):
         tl.store(ready, 0)
         if LAST == 0:

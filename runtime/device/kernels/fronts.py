@@ -16,12 +16,17 @@ from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class FrontPass(NamedTuple):
-    """A pass over T positions of each image: one per front, and the proxy of a row that opens. [B, T] int64 each.
+    """A pass over T positions per image: one per front, and the proxy of a row that opens; [B, T] int64 unless noted.
 
-    tokens, positions: inputs of the pass. masks: the new positions that each one sees. bounds: each one sees the filled
-    cache slots below its bound. places: the cache slot that keeps it, -1 for none. settled: the cell that is decided
-    from its output, -1 for none.
-    extents [B] int64: cache slots in use. filled [B, S] int32: 1 if a slot is filled.
+    Attributes:
+        tokens: The input tokens.
+        positions: The input positions.
+        masks: The new positions that each one sees.
+        bounds: Each one sees the filled cache slots below its bound.
+        places: The cache slot that keeps each one, -1 for none.
+        settled: The cell that is decided from each one's output, -1 for none.
+        extents: Cache slots in use, [B] int64.
+        filled: 1 if a slot is filled, [B, S] int32.
     """
 
     tokens: Tensor

@@ -31,9 +31,13 @@ from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 class ExpandedRows(NamedTuple):
     """The nodes that each level expands, [L, B, W]; level 0 expands only the root, in row 0.
 
-    tokens, candidates (their numbers), parents (rows of the level before): int64. scores: float64, 0 if a row expands
-    nothing. masks [L, B, W, words] int64: the slots that a row sees, its own included; the rows of level l take the
-    slots from (l - 1) * W on.
+    Attributes:
+        tokens: The nodes' tokens, int64.
+        candidates: Their candidate numbers, int64.
+        parents: Their parents' rows of the level before, int64.
+        scores: Their scores, float64; 0 if a row expands nothing.
+        masks: The slots that a row sees, its own included, [L, B, W, words] int64; the rows of level l take the slots
+            from (l - 1) * W on.
     """
 
     tokens: Tensor
@@ -116,9 +120,9 @@ def grow_level_kernel(
     here = (level * batch + image) * W
     above = tl.load(front.scores + here + row, row < rows, other=0.0)
     number = tl.load(front.candidates + here + row, row < rows, other=-1)
-    held = (image * rows + row[:, None]) * LANES + lane[None, :]
+    slots = (image * rows + row[:, None]) * LANES + lane[None, :]
     reaches = (row < rows) & (row < width)
-    packed = tl.load(scratch.tops + held, reaches[:, None] & (lane >= 0)[None, :], other=-1, cache_modifier=".cg")
+    packed = tl.load(scratch.tops + slots, reaches[:, None] & (lane >= 0)[None, :], other=-1, cache_modifier=".cg")
     column = tl.zeros((ROWS, LANES), tl.int32)  # number of the row's tokens that are likelier
     for start in range(0, LANES, 4):
         other = start + tl.arange(0, 4)
@@ -127,13 +131,13 @@ def grow_level_kernel(
         theirs = tl.load(scratch.tops + beside, shown, other=-1, cache_modifier=".cg")
         equal = (theirs[:, None, :] == packed[:, :, None]) & (other[None, None, :] < lane[None, :, None])
         column += tl.sum(((theirs[:, None, :] > packed[:, :, None]) | equal).to(tl.int32), axis=2)
-    found = tl.where(column < width, score_of(packed, above[:, None]), 0.0)
-    token = tl.where(found > 0.0, token_of(packed), 0)
+    scores = tl.where(column < width, score_of(packed, above[:, None]), 0.0)
+    token = tl.where(scores > 0.0, token_of(packed), 0)
     place = row[:, None] * C + column
     inside = (row[:, None] < W) & (column < C)
     base = (image * L + level) * W * C
     tl.store(candidates.tokens + base + place, token, inside)
-    tl.store(candidates.scores + base + place, found, inside)
+    tl.store(candidates.scores + base + place, scores, inside)
     tl.store(candidates.parents + base + place, number[:, None] + tl.zeros_like(place), inside)
     tl.debug_barrier()
     if LAST:
@@ -142,7 +146,7 @@ def grow_level_kernel(
         following = here + batch * W
         # Every candidate counts those better than itself (ties: the one found first); the count is its row.
         flat: tl.constexpr = ROWS * LANES
-        score = tl.reshape(tl.where(inside, found, -1.0), (flat,))
+        score = tl.reshape(tl.where(inside, scores, -1.0), (flat,))
         order = tl.reshape(place, (flat,))
         rank = tl.zeros((flat,), tl.int32)
         for start in range(0, W * C, 16):

@@ -208,8 +208,8 @@ def mark_kernel(
         for start in range(0, F, BLOCK):
             lane = start + tl.arange(0, BLOCK)
             before = tl.load(known.features + line * F + lane, lane < own, other=0.0)
-            held = tl.where(lane < others, tl.load(behind + lane, lane < others, other=0.0), before)
-            tl.store(known.preceding + line * F + lane, held, lane < F)
+            preceding = tl.where(lane < others, tl.load(behind + lane, lane < others, other=0.0), before)
+            tl.store(known.preceding + line * F + lane, preceding, lane < F)
     ended = tl.load(drafted + image)
     if tl.load(status + image) == 0:
         if ended > 1:

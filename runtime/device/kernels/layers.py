@@ -1,6 +1,6 @@
-"""The parts of a decoder layer around its attention: norms, matrix products, rotation and gate.
+"""The parts of a decoder layer around its attention: norms, matrix products and the gate.
 
-The reference is `models.layers`: RMSNorm in float32, rotation in float32 of pairs half a head apart, SwiGLU.
+The reference is `models.layers`: RMSNorm in float32, SwiGLU.
 """
 
 from typing import NamedTuple
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from underpaint.artifacts.scaled_rows import group_size_of
 from underpaint.models.layers import QK_NORM_EPS
+from underpaint.runtime.device.kernels.heads import Heads, store_heads
 from underpaint.runtime.device.launch import (
     AHEAD,
     PROCESSORS,
@@ -62,77 +63,7 @@ def normalise(hidden: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
 
 
 @kernel
-def normalised_heads(low, high, inside, half, EPS: tl.constexpr):
-    """Return both halves [H, D / 2] of heads, each head shifted and scaled to mean 0 and deviation 1."""
-    width = 2 * half
-    mean = (tl.sum(low, axis=1) + tl.sum(high, axis=1)) / width
-    low = tl.where(inside, low - mean[:, None], 0.0)
-    high = tl.where(inside, high - mean[:, None], 0.0)
-    deviation = tl.rsqrt((tl.sum(low * low, axis=1) + tl.sum(high * high, axis=1)) / width + EPS)[:, None]
-    return low * deviation, high * deviation
-
-
-class Heads(NamedTuple):
-    """Outputs for the queries, keys and values of a product, and their rotation and scaling; see `forwards.Turns`.
-
-    query [R, H, T, D]. slots [2, R, K, M, D], written from slot `first` on. positions [B, T] int64. table and scales
-    are placeholders unless the launch uses them. places: positions in the table.
-    """
-
-    query: Tensor
-    slots: Tensor
-    table: Tensor
-    scales: Tensor
-    positions: Tensor
-    first: int
-    new: int
-    slot_count: int
-    rows: int
-    batch: int
-    places: int
-    heads: int
-    shared: int
-    half: int
-
-
-@kernel
-def store_heads(to, low, high, head, line, lines, pair, TURNS: tl.constexpr, SCALES: tl.constexpr, EPS: tl.constexpr):
-    """Store both halves [M, D / 2] of a head at positions `line`, normalised and rotated, as a query or into slots."""
-    half, T, H, K = to.half, to.new, to.heads, to.shared
-    kind = to.query.dtype.element_ty
-    inside = (line < lines)[:, None] & (pair < half)[None, :]
-    low, high = low.to(kind).to(tl.float32), high.to(kind).to(tl.float32)
-    row, turn = (line // T).to(tl.int64), line % T
-    if head < H + K:
-        if SCALES:
-            low, high = normalised_heads(low, high, inside, half, EPS)
-            own = tl.where(head < H, head, H + head)
-            scale = to.scales + own * 2 * half + pair
-            shift = scale + tl.where(head < H, H, K) * 2 * half
-            low = low * tl.load(scale, pair < half, other=0.0)[None, :]
-            low += tl.load(shift, pair < half, other=0.0)[None, :]
-            high = high * tl.load(scale + half, pair < half, other=0.0)[None, :]
-            high += tl.load(shift + half, pair < half, other=0.0)[None, :]
-        if TURNS:
-            cell = tl.load(to.positions + (row % to.batch) * T + turn, line < lines, other=0)
-            place = tl.where(cell < 0, cell + to.places, cell)
-            at = to.table + 2 * place[:, None] * half + pair[None, :]
-            cosine = tl.load(at, inside, other=0.0)
-            sine = tl.load(at + half, inside, other=0.0)
-            low, high = low * cosine - high * sine, high * cosine + low * sine
-    if head < H:
-        query = to.query + ((row * H + head) * T + turn)[:, None] * 2 * half + pair[None, :]
-        tl.store(query, low, inside)
-        tl.store(query + half, high, inside)
-    else:
-        plane = tl.where(head < H + K, head - H, to.rows * K + head - H - K)
-        slot = to.slots + ((row * K + plane) * to.slot_count + to.first + turn)[:, None] * 2 * half + pair[None, :]
-        tl.store(slot, low, inside)
-        tl.store(slot + half, high, inside)
-
-
-@kernel
-def widened(part, like, scale, column, wanted, place, inside, groups, GROUP_SIZE: tl.constexpr):
+def widened(part, like, scale, column, in_columns, place, inside, groups, GROUP_SIZE: tl.constexpr):
     """Return a tile of weights [K, N] in the type of `like`, with the scales of groups if there are any.
 
     8-bit values are exact in every type of `like`. A channel's scale is applied to the sums instead, because scaled
@@ -140,7 +71,7 @@ def widened(part, like, scale, column, wanted, place, inside, groups, GROUP_SIZE
     """
     if GROUP_SIZE > 0:
         at = scale + column[None, :] * groups + (place // GROUP_SIZE)[:, None]
-        part = part.to(tl.float32) * tl.load(at, wanted & inside[:, None], other=0.0)
+        part = part.to(tl.float32) * tl.load(at, in_columns & inside[:, None], other=0.0)
     return part.to(like.dtype)
 
 
@@ -190,17 +121,17 @@ def product_kernel(
         column, second = head * 2 * to.half + pair, to.half
     line = tl.program_id(1) * MBLOCK + tl.arange(0, MBLOCK)
     lane = tl.arange(0, KBLOCK)
-    there, wanted = line[:, None] < M, column[None, :] < N
+    there, in_columns = line[:, None] < M, column[None, :] < N
     if KIND == HEADS:
-        wanted = (pair < to.half)[None, :]
+        in_columns = (pair < to.half)[None, :]
     given = hidden + line[:, None].to(tl.int64) * K
     rows = weight + column[None, :].to(tl.int64) * K
     first = tl.program_id(1) == 0  # programs of other positions read the same weights
     if SECTORS > 0:
         ahead = (tl.arange(0, SECTORS) * STEP)[:, None]
-        prefetch(rows + ahead, wanted & (ahead < K) & first)
+        prefetch(rows + ahead, in_columns & (ahead < K) & first)
         if KIND != ADD:
-            prefetch(rows + (second * K + ahead), wanted & (ahead < K) & first)
+            prefetch(rows + (second * K + ahead), in_columns & (ahead < K) & first)
     if AFTER_SECTORS > 0:
         row = tl.program_id(0) * AFTER_ROWS + tl.arange(0, AFTER_ROWS)[:, None].to(tl.int64)
         ahead = after.first + (tl.arange(0, AFTER_SECTORS) * AFTER_STEP)[None, :]
@@ -223,21 +154,21 @@ def product_kernel(
         if NORMS:
             factor = tl.load(norm + place, inside, other=0.0)
             here = (here.to(tl.float32) * share[:, None]).to(here.dtype) * factor[None, :]
-        part = tl.load(rows + place[:, None], wanted & inside[:, None], other=0.0)
-        part = widened(part, here, scale, column, wanted, place, inside, groups, GROUP_SIZE)
+        part = tl.load(rows + place[:, None], in_columns & inside[:, None], other=0.0)
+        part = widened(part, here, scale, column, in_columns, place, inside, groups, GROUP_SIZE)
         sums = tl.dot(here, part, sums, input_precision="ieee")
         if KIND != ADD:
-            part = tl.load(rows + (second * K + place)[:, None], wanted & inside[:, None], other=0.0)
-            part = widened(part, here, scale, second + column, wanted, place, inside, groups, GROUP_SIZE)
+            part = tl.load(rows + (second * K + place)[:, None], in_columns & inside[:, None], other=0.0)
+            part = widened(part, here, scale, second + column, in_columns, place, inside, groups, GROUP_SIZE)
             passed = tl.dot(here, part, passed, input_precision="ieee")
     if GROUP_SIZE == -1:
-        sums *= tl.load(scale + column[None, :], wanted, other=0.0)
+        sums *= tl.load(scale + column[None, :], in_columns, other=0.0)
         if KIND != ADD:
-            passed *= tl.load(scale + second + column[None, :], wanted, other=0.0)
+            passed *= tl.load(scale + second + column[None, :], in_columns, other=0.0)
     if BIASED:
-        sums += tl.load(bias + column[None, :], wanted, other=0.0).to(tl.float32)
+        sums += tl.load(bias + column[None, :], in_columns, other=0.0).to(tl.float32)
         if KIND != ADD:
-            passed += tl.load(bias + second + column[None, :], wanted, other=0.0).to(tl.float32)
+            passed += tl.load(bias + second + column[None, :], in_columns, other=0.0).to(tl.float32)
     if KIND == HEADS:
         store_heads(to, sums, passed, head, line, M, pair, TURNS, SCALES, EPS)
     else:
@@ -247,8 +178,8 @@ def product_kernel(
             sums = ((gate / (1.0 + tl.exp(-gate))).to(kind) * passed.to(kind)).to(tl.float32)
         at = out + line[:, None].to(tl.int64) * N + column[None, :]
         if KIND == ADD:
-            sums += tl.load(at, there & wanted, other=0.0).to(tl.float32)
-        tl.store(at, sums, there & wanted)
+            sums += tl.load(at, there & in_columns, other=0.0).to(tl.float32)
+        tl.store(at, sums, there & in_columns)
 
 
 class Tiles(NamedTuple):
@@ -263,8 +194,13 @@ class Tiles(NamedTuple):
 def tiles_of(lines: int, columns: int, kind: int, size: int, half: int, whole_heads: bool) -> Tiles:
     """Choose the tiles of a product; a half-filled block issues as many instructions as a full one.
 
-    size: bytes of a number. half: half of a head's numbers, for HEADS. whole_heads: whether tiles hold whole halves, to
-    normalise heads.
+    Args:
+        lines: Positions.
+        columns: Columns of the product; for GATE, of one half.
+        kind: ADD, GATE or HEADS.
+        size: Bytes of a number.
+        half: Half of a head's numbers, for HEADS.
+        whole_heads: Whether tiles hold whole halves, to normalise heads.
     """
     few, block = lines <= FEW, 32 if lines <= 64 else 64
     if few:  # two tiles of a few positions issue fewest without padding, one tile with 16 positions
@@ -311,18 +247,26 @@ def product(
     after: Tensor | None = None,
     weight_scale: Tensor | None = None,
 ) -> None:
-    """Compute RMSNorm(hidden) @ weight.T + bias for hidden [R, T, K] and weight [N, K].
+    """Compute RMSNorm(hidden) @ weight.T + bias, and add, gate or split the product.
 
-    norm: weight and epsilon. kind: ADD adds it to out [R, T, N]. GATE for weight [2 N, K] and out = silu(first half of
-    the product) * second half. HEADS for queries, keys and values, stored as `Heads` says; turns, scales: whether it
-    has a table and scales. after: weights of the next product, prefetched as far as those of this one leave room.
-    weight_scale: float32 factors of int8, float8_e4m3fn or other weights, [N, 1] for channels or [N, G] for groups.
+    Args:
+        hidden: The inputs, [R, T, K].
+        norm: Weight and epsilon of the norm; None for none.
+        weight: [N, K], or [2 N, K] for GATE.
+        bias: Added to the product; None for none.
+        out: [R, T, N], or the outputs of HEADS.
+        kind: ADD adds the product to `out`. GATE stores silu(first half of the product) * second half. HEADS stores
+            queries, keys and values as `Heads` says.
+        turns, scales: Whether `Heads` has a table, and whether it has scales.
+        after: Weights of the next product, prefetched as far as those of this one leave room; None for none.
+        weight_scale: float32 factors of int8, float8_e4m3fn or other weights, [N, 1] for channels or [N, G] for
+            groups (2 N for GATE); None for none.
     """
     lines, width = hidden.shape[0] * hidden.shape[1], hidden.shape[2]
-    made = hidden if isinstance(out, Heads) else out
+    out_tensor = hidden if isinstance(out, Heads) else out
     assert hidden.is_contiguous()
     assert weight.is_contiguous()
-    assert made.is_contiguous()
+    assert out_tensor.is_contiguous()
     to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
     size, few = hidden.element_size(), lines <= FEW
@@ -358,7 +302,7 @@ def product(
         weight,
         weight if weight_scale is None else weight_scale,
         weight if bias is None else bias,
-        made,
+        out_tensor,
         to,
         following,
         lines,

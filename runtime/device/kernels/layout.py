@@ -9,13 +9,18 @@ from underpaint.runtime.device.launch import kernel, launch, next_power_of_2, tl
 
 
 class Progress(NamedTuple):
-    """The progress of each image, [B] int64 unless stated.
+    """The progress of each image, [B] int64 unless noted.
 
-    cells: number of decided tokens, which is also the raster index of the children of the next cycle's root.
-    cycles: number of the next cycle. roots: last decided tokens. prefixes: condition positions in the cache. pending
-    [B, D + 1] int64: tokens not yet fed to the drafter, the root last; pending_counts: how many. decided [B, cells]
-    int64. history [B, cells, 3] int64: for each cycle, the number of accepted draft tokens, of levels of its tree, and
-    of its drafted nodes.
+    Attributes:
+        cells: Number of decided tokens, which is also the raster index of the children of the next cycle's root.
+        cycles: Number of the next cycle.
+        roots: Last decided tokens.
+        prefixes: Condition positions in the cache.
+        pending: Tokens not yet fed to the drafter, the root last, [B, D + 1] int64.
+        pending_counts: Number of these tokens.
+        decided: Decided tokens, [B, cells] int64.
+        history: For each cycle, the number of accepted draft tokens, of levels of its tree, and of its drafted nodes,
+            [B, cells, 3] int64.
     """
 
     cells: Tensor
@@ -29,12 +34,17 @@ class Progress(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """The layout of a cycle, [B] int64 unless stated.
+    """The layout of a cycle, [B] int64 unless noted.
 
-    target: positions in the target's cache. draft_before, draft: positions in the drafter's cache before and after its
-    pending tokens. last: index of the root among these. levels: levels that the image grows. pending_positions
-    [B, D + 1], level_positions [L + 1, B, F]: cells of the pending tokens and of each level. level_rows [L + 1, B]: F
-    for the levels that an unfinished image grows, else 0.
+    Attributes:
+        target: Positions in the target's cache.
+        draft_before: Positions in the drafter's cache before its pending tokens.
+        draft: Positions in the drafter's cache after its pending tokens.
+        last: Index of the root among the pending tokens.
+        levels: Levels that the image grows.
+        pending_positions: Cells of the pending tokens, [B, D + 1] int64.
+        level_positions: Cells of each level, [L + 1, B, F] int64.
+        level_rows: F for the levels that an unfinished image grows, else 0, [L + 1, B] int64.
     """
 
     target: Tensor

@@ -66,39 +66,39 @@ def logarithm(count):
 
 
 @kernel
-def between(low, high, held, above, K, MOST: tl.constexpr, turn):
+def between(low, high, reaching, above, K, MOST: tl.constexpr, turn):
     """Return a guess at the bound for the wanted count, if its logarithm falls evenly; every fourth time the middle.
 
-    held, above: how many keys reach `low` and `high`.
+    reaching, above: how many keys reach `low` and `high`.
     """
-    wanted, room = logarithm(tl.full((), 0, tl.int32) + K), logarithm(tl.full((), 0, tl.int32) + MOST)
-    goal = wanted + ((room - wanted) >> 1)
-    below = (logarithm(held) - goal).to(tl.float32)
-    share = below / (logarithm(held) - logarithm(tl.maximum(above, 1)) + OCTAVE).to(tl.float32)
+    log_k, room = logarithm(tl.full((), 0, tl.int32) + K), logarithm(tl.full((), 0, tl.int32) + MOST)
+    goal = log_k + ((room - log_k) >> 1)
+    below = (logarithm(reaching) - goal).to(tl.float32)
+    share = below / (logarithm(reaching) - logarithm(tl.maximum(above, 1)) + OCTAVE).to(tl.float32)
     share = tl.where(turn % 4 == 3, 0.5, share)
     return low + ((high - low).to(tl.float32) * share).to(low.dtype)
 
 
 @kernel
-def narrowed(keys, low, high, held, above, middle, K):
+def narrowed(keys, low, high, reaching, above, middle, K):
     """Take one step of a search: `middle`, moved between the ends, replaces one. Return the ends and their counts."""
     middle = tl.minimum(tl.maximum(middle, low + 1), high - 1)
     count = tl.sum((keys >= middle).to(tl.int32), axis=0)
     enough = count >= K
-    low, held = tl.where(enough, middle, low), tl.where(enough, count, held)
-    return low, tl.where(enough, high, middle), held, tl.where(enough, above, count)
+    low, reaching = tl.where(enough, middle, low), tl.where(enough, count, reaching)
+    return low, tl.where(enough, high, middle), reaching, tl.where(enough, above, count)
 
 
 @kernel
-def side_by_side(keys, low, held, above, MOST: tl.constexpr):
+def side_by_side(keys, low, reaching, above, MOST: tl.constexpr):
     """Return the results of `few_largest` for the keys that reach the lower end of its search."""
-    full = held > MOST  # then all keys between the two ends are equal
+    full = reaching > MOST  # then all keys between the two ends are equal
     sure, level = keys >= tl.where(full, low + 1, low), keys == low
     run = tl.cumsum(tl.where(full, level.to(tl.int32), 0) + (sure.to(tl.int32) << 20), axis=0)
     room = MOST - above
     equal = run & 0xFFFFF
     taken = sure | (level & (equal <= room))
-    return taken, (run >> 20) + tl.minimum(equal, room) - 1, tl.minimum(held, MOST), low
+    return taken, (run >> 20) + tl.minimum(equal, room) - 1, tl.minimum(reaching, MOST), low
 
 
 @kernel
@@ -120,33 +120,33 @@ def few_largest(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
     """
     top = tl.max(keys, axis=0)
     low, high = least, tl.maximum(top, least) + 1
-    held, above = tl.sum((keys >= low).to(tl.int32), axis=0), tl.full((), 0, tl.int32)
+    reaching, above = tl.sum((keys >= low).to(tl.int32), axis=0), tl.full((), 0, tl.int32)
     step = tl.full((), STEP, keys.dtype)
     falls = tl.full((), 1, tl.int1)
     turn = tl.full((), 0, tl.int32)
-    while (held > MOST) & (high - low > 1):  # trips: 6
+    while (reaching > MOST) & (high - low > 1):  # trips: 6
         further = tl.where(top - step > low, top - step, low + ((high - low) >> 1))
-        middle = tl.where(falls, further, between(low, high, held, above, K, MOST, turn))
+        middle = tl.where(falls, further, between(low, high, reaching, above, K, MOST, turn))
         known = low
-        low, high, held, above = narrowed(keys, low, high, held, above, middle, K)
+        low, high, reaching, above = narrowed(keys, low, high, reaching, above, middle, K)
         falls = falls & (low == known)
         step = tl.minimum(step + step, top)
         turn += 1
-    return side_by_side(keys, low, held, above, MOST)
+    return side_by_side(keys, low, reaching, above, MOST)
 
 
 @kernel
 def fewer_largest(keys, least, K, MOST: tl.constexpr):
     """As `few_largest`, for int32 keys of which few more than MOST reach `least`; it took one turn on average."""
     low, high = least, tl.full((), 0x7FFFFFFF, tl.int32)
-    held, above = tl.sum((keys >= low).to(tl.int32), axis=0), tl.full((), 0, tl.int32)
+    reaching, above = tl.sum((keys >= low).to(tl.int32), axis=0), tl.full((), 0, tl.int32)
     turn = tl.full((), 0, tl.int32)
-    while (held > MOST) & (high - low > 1):  # trips: narrowings
+    while (reaching > MOST) & (high - low > 1):  # trips: narrowings
         high = tl.minimum(high, tl.max(keys, axis=0) + 1)
-        middle = between(low, high, held, above, K, MOST, turn)
-        low, high, held, above = narrowed(keys, low, high, held, above, middle, K)
+        middle = between(low, high, reaching, above, K, MOST, turn)
+        low, high, reaching, above = narrowed(keys, low, high, reaching, above, middle, K)
         turn += 1
-    return side_by_side(keys, low, held, above, MOST)
+    return side_by_side(keys, low, reaching, above, MOST)
 
 
 @kernel

@@ -58,7 +58,14 @@ def lay_lines(
 ) -> None:
     """Lay out a pass, and count end-of-line tokens among the cached positions in lengths.target.
 
-    cells [B, N] int64: cells of the nodes. width: length of a line. eol: the end-of-line token. N is at most 32.
+    Args:
+        tree: The trees, of at most 32 nodes.
+        cells: Cells of the nodes, [B, N] int64.
+        progress: Progress of the images.
+        lengths: Takes the cached positions.
+        out: Takes the pass.
+        width: Length of a line.
+        eol: The end-of-line token.
     """
     batch, nodes = tree.tokens.shape
     launch(

@@ -125,8 +125,17 @@ def look_up(
 ) -> None:
     """Draft again, with the coupling `kind`, where the left token has changed and something is found for the new one.
 
-    Launch this after `couple` and `keep`, and before `shift`, which reads the `table.sources` filled here. progress:
-    after the pass. width: width of the grid. The lengths of the windows are lengths.levels.
+    Launch this after `couple` and `keep`, and before `shift`, which reads the `table.sources` filled here.
+
+    Args:
+        window: Buffers of the window.
+        table: Earlier distributions.
+        tree: The trees of the pass.
+        verdicts: The verdicts on them.
+        lengths: The lengths of the windows are lengths.levels.
+        progress: Progress after the pass.
+        kind: See `couple`.
+        width: Width of the grid.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]

@@ -25,15 +25,22 @@ _BOTH = tl.constexpr(1 << 29)
 
 
 class LookupBuffers(NamedTuple):
-    """Distributions of each image, float32 as the target gave them. Parts that are not kept have one element.
+    """Distributions of each image, float32 as the target gave them. Parts that are not kept are small.
 
-    decided [B, cells, V]: of decided cells. scales [B, cells] float64 and parts [B, cells, PARTS] int64: data to draw
-    new cells from them, see `keep_parts`. seen [B, W, W, V]: of undecided cells, by the cycle's number modulo W and the
-    place in its window, from place 1 on. seen_cells, seen_lefts [B, W, W] int64: their cell, or -1, and the token on
-    its left. sources [B, W] int64: where the last pass looked up a draft's distribution: 0 nowhere, E + 1 in entry E of
-    `seen`, -(C + 1) at decided cell C. weight [1] float64: weight of a decided cell's distribution. passes, beside:
-    what is looked up, as in `algos.spatial.jacobi_window.JacobiWindow`. last_row: see `couple`. refills: whether new
-    cells are looked up.
+    Attributes:
+        decided: Distributions of decided cells, [B, cells, V].
+        scales: With `parts`, data to draw new cells from them, see `keep_parts`, [B, cells] float64.
+        parts: [B, cells, PARTS] int64.
+        seen: Distributions of undecided cells, by the cycle's number modulo W and the place in its window, from place 1
+            on, [B, W, W, V].
+        seen_cells: Their cells, or -1, [B, W, W] int64.
+        seen_lefts: The tokens left of these cells, [B, W, W] int64.
+        sources: Where the last pass looked up a draft's distribution, [B, W] int64: 0 nowhere, E + 1 in entry E of
+            `seen`, -(C + 1) at decided cell C.
+        weight: Weight of a decided cell's distribution, [1] float64.
+        passes, beside: What is looked up, as in `algos.spatial.jacobi_window.JacobiWindow`.
+        last_row: See `couple`.
+        refills: Whether new cells are looked up.
     """
 
     decided: Tensor
@@ -76,10 +83,10 @@ def last_beside(decided, count, left, above, width, ALONE: tl.constexpr):
         else:
             rank = tl.where(behind & below, cell, -1)
         best = tl.maximum(best, rank)
-    found = tl.max(best, axis=0)
+    cell_rank = tl.max(best, axis=0)
     if ALONE:
-        found -= tl.where(found >= _BOTH, _BOTH, tl.where(found >= _LEFT, _LEFT, 0))
-    return found.to(tl.int64)
+        cell_rank -= tl.where(cell_rank >= _BOTH, _BOTH, tl.where(cell_rank >= _LEFT, _LEFT, 0))
+    return cell_rank.to(tl.int64)
 
 
 @kernel
@@ -184,10 +191,17 @@ def keep_kernel(
 def keep(
     table: LookupBuffers, nodes: Tensor | None, tree: BatchTree, verdicts: Verdicts, levels: Tensor, progress: Progress
 ) -> None:
-    """Keep the distributions of a pass over windows of `levels` [B] int64 drafts, of decided and of undecided cells.
+    """Keep the distributions of a pass over windows of drafts, of decided and of undecided cells.
 
-    nodes: see `WindowBuffers`; None after a pass over another tree, of which only the accepted nodes count. progress:
-    after the pass. The distribution kept for a decided cell is the one that it was drawn from.
+    The distribution kept for a decided cell is the one that it was drawn from.
+
+    Args:
+        table: Takes the distributions.
+        nodes: See `WindowBuffers`; None after a pass over another tree, of which only the accepted nodes count.
+        tree: The trees of the pass.
+        verdicts: The verdicts on them.
+        levels: Drafts of each window, [B] int64.
+        progress: Progress after the pass.
     """
     batch, drafts = table.sources.shape
     vocab_size = tree.probs.shape[2]

@@ -122,7 +122,7 @@ def opt_level_kernel(
     count = tl.minimum(tl.load(counts + image).to(tl.int32), rows)
     lane, places = tl.arange(0, LANES), image * rows * LANES
     if own < count:
-        found = find_likeliest(
+        new_count = find_likeliest(
             logits, scratch, finite, sampler, own, image, rows, row_stride, C,
             front.scores + image * W + own, gains.least + image,
             V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, FIRST == 0, BLOCK,
@@ -132,9 +132,9 @@ def opt_level_kernel(
         if FIRST == 0:
             above = tl.load(front.scores + image * W + own)
         packed = tl.load(scratch.tops + places + own * LANES + lane)
-        into = places + tl.atomic_add(listed.counts + image, found, sem="relaxed") + lane
-        tl.store(listed.names + into, (own << 25) | token_of(packed).to(tl.int32), lane < found)
-        tl.store(listed.scores + into, score_of(packed, above), lane < found)
+        into = places + tl.atomic_add(listed.counts + image, new_count, sem="relaxed") + lane
+        tl.store(listed.names + into, (own << 25) | token_of(packed).to(tl.int32), lane < new_count)
+        tl.store(listed.scores + into, score_of(packed, above), lane < new_count)
     if is_last(scratch.arrivals + image, rows) == 0:
         return
     base, total, N = image * T, tl.load(totals + image).to(tl.int32), T + 1
@@ -149,16 +149,16 @@ def opt_level_kernel(
             tl.debug_barrier()
             at = tl.arange(0, ROWS * LANES)
             keys = tl.load(listed.scores + places + at, at < count * LANES, other=0.0).to(tl.int64, bitcast=True)
-            taken, into, held, _ = few_largest(keys, tl.full((), 1, tl.int64), total, LANES, WIDE_OCTAVE)
+            taken, into, kept_count, _ = few_largest(keys, tl.full((), 1, tl.int64), total, LANES, WIDE_OCTAVE)
             tl.store(listed.names + places + into, at, taken)
             tl.debug_barrier()
-            at = tl.load(listed.names + places + lane, lane < held, other=0)
-            packed = tl.load(scratch.tops + places + at, lane < held, other=-1, cache_modifier=".cg")
+            at = tl.load(listed.names + places + lane, lane < kept_count, other=0)
+            packed = tl.load(scratch.tops + places + at, lane < kept_count, other=-1, cache_modifier=".cg")
             row, above = at // LANES, tl.load(front.scores + image * W + at // LANES)
             tl.debug_barrier()
             tl.store(listed.names + places + lane, (row << 25) | token_of(packed).to(tl.int32))
             tl.store(listed.scores + places + lane, score_of(packed, above))
-            tl.store(listed.counts + image, held)
+            tl.store(listed.counts + image, kept_count)
             tl.debug_barrier()
     size = tl.load(listed.counts + image, cache_modifier=".cg")
     fresh = lane < size
@@ -270,13 +270,26 @@ def grow_opt_level(
     most: int,
     counted_rows: int,
 ) -> None:
-    """Grow level `level` (from 0) of every image's tree from logits [R, B, rows, V] float32.
+    """Grow level `level` of every image's tree.
 
-    The best candidates so far are the tree. After the last level, it is laid out as by `tree_meta`, with no cell above
-    `most`; before, row level + 1 of `front` and of `gains.rows` is written. Per image, [B] int64: counts, nodes that
-    the level expands (level 0: at least 1 stands for 1); levels; totals, drafted nodes; roots, the last committed
-    tokens. children: children of a node. most_rows: most nodes to expand in all. counted_rows: most nodes that a level
-    expands on average, for the count of bytes.
+    The best candidates so far are the tree. After the last level, it is laid out as by `tree_meta`; before, row
+    level + 1 of `front` and of `gains.rows` is written.
+
+    Args:
+        logits: [R, B, rows, V] float32, of the nodes that the level expands.
+        sampler: Settings that turn logits into distributions.
+        scratch, finite, pool, listed, gains: See their classes.
+        counts: Nodes that the level expands, [B] int64; at level 0, at least 1 stands for 1.
+        levels: Levels of each image's tree, [B] int64.
+        totals: Drafted nodes of each image's tree, [B] int64.
+        roots: The last committed tokens, [B] int64.
+        tree, layout: The trees, and their places in the picture, see `tree_meta`.
+        front: The nodes that each level expands.
+        level: The level's number, from 0.
+        children: Children of a node.
+        most_rows: Most nodes to expand in all.
+        most: No cell of the layout is above it.
+        counted_rows: Most nodes that a level expands on average, for the count of bytes.
     """
     pair, batch, rows, vocab_size = logits.shape
     lanes, kept, width = scratch.tops.shape[2], pool.scores.shape[1], front.tokens.shape[2]

@@ -66,7 +66,7 @@ def take_nearest(
     place = tl.arange(0, COLUMN) * BLOCK + own
     here = ranks(tl.load(row + place, place < tl.where(at >= 0, V, 0), other=float("nan")), RISING)
     past = is_past(here, place, best, at, BEFORE)
-    held = tl.where(past, here, float("-inf") if BEFORE else float("inf"))
-    following, then = nearest_of(held, tl.where(past, place, -1), V, BEFORE)
+    keys = tl.where(past, here, float("-inf") if BEFORE else float("inf"))
+    following, then = nearest_of(keys, tl.where(past, place, -1), V, BEFORE)
     here_too = tl.arange(0, BLOCK) == own
     return at.to(tl.int64), tl.where(here_too, following, nearest), tl.where(here_too, then, places)

@@ -28,34 +28,34 @@ def kth_largest(values, largest, guess, width, K, V):
     """
     low = tl.full((), -3.4028234663852886e38, tl.float32)  # the lowest finite number
     high = largest
-    wanted = tl.full((), 0.0, tl.float32) + K
-    held, reached = (
+    rank = tl.full((), 0.0, tl.float32) + K
+    low_count, high_count = (
         tl.full((), 0.0, tl.float32) + V,
         tl.full((), -1.0, tl.float32),
     )  # how many values reach each end
-    goal = wanted - 0.5  # between the two counts that end the search
+    goal = rank - 0.5  # between the two counts that end the search
     rate = 1.2 * width / goal
     above, below = tl.full((), 0.0, tl.float32), tl.full((), 0.0, tl.float32)  # errors of the counts at both ends
     rose, fell = tl.full((), 0, tl.int1), tl.full((), 0, tl.int1)
     turn = tl.full((), 0, tl.int32)
     middle = tl.where((low < guess) & (guess < largest), guess, largest - 0.001 * (tl.abs(largest) + 1.0))
-    while (held > wanted) & (reached < wanted - 1.0) & (low < middle) & (middle < high):  # trips: 4.94
+    while (low_count > rank) & (high_count < rank - 1.0) & (low < middle) & (middle < high):  # trips: 4.94
         count = tl.sum(tl.where(values >= middle, 1.0, 0.0), axis=0)  # whole numbers; floats take fewer instructions
-        enough = count >= wanted
+        enough = count >= rank
         off = tl.abs(count - goal)
         above = tl.where(enough, off, tl.where(fell, 0.5 * above, above))
         below = tl.where(enough, tl.where(rose, 0.5 * below, below), off)
         rose, fell = enough, enough == 0
-        low, held = tl.where(enough, middle, low), tl.where(enough, count, held)
-        high, reached = tl.where(enough, high, middle), tl.where(enough, reached, count)
+        low, low_count = tl.where(enough, middle, low), tl.where(enough, count, low_count)
+        high, high_count = tl.where(enough, high, middle), tl.where(enough, high_count, count)
         turn += 1
         step = tl.maximum(rate * off, 1.5 * tl.abs(middle - guess))
         further = tl.where(enough, middle + step, middle - step)
         between = low + (high - low) * (above / (above + below))
-        trial = tl.where((low > -3.4e38) & (reached >= 0.0), between, further)
+        trial = tl.where((low > -3.4e38) & (high_count >= 0.0), between, further)
         usable = (trial > low) & (trial < high) & (turn < 12)
         middle = tl.where(usable, trial, 0.5 * low + 0.5 * high)
-    if (held > wanted) & (reached == wanted - 1.0):
+    if (low_count > rank) & (high_count == rank - 1.0):
         low = tl.max(tl.where(values < high, values, float("-inf")), axis=0)
     return low
 
@@ -95,7 +95,11 @@ def nucleus(probs, inside, mass):
 class SamplerValues(NamedTuple):
     """The numbers of `SamplingParams`, and where the search of its top-k begins, see `kth_largest`.
 
-    top_p_mass: the mass of top-p in multiples of 2^-44.
+    Attributes:
+        guidance, temperature, top_k: As in `SamplingParams`.
+        reach: Where the top-k of normal logits begins, in deviations above the mean.
+        thin: How much lower e times as many begin, in deviations.
+        top_p_mass: The mass of top-p in multiples of 2^-44.
     """
 
     guidance: float
@@ -235,14 +239,14 @@ def probs_kernel(
         return
     given = logits + image.to(tl.int64) * image_stride + node.to(tl.int64) * V
     masses, scale, sound = row_masses(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
-    held = support + image * support_stride + node
+    own_support = support + image * support_stride + node
     if sound == 0:
         tl.store(finite + image * finite_stride + node, 0)  # no later level resets it to 1
-        tl.store(held, 0)
+        tl.store(own_support, 0)
         return
     share, place = masses * scale, tl.arange(0, BLOCK)
     tl.store(out + image.to(tl.int64) * out_stride + node.to(tl.int64) * V + place, share, place < V)
-    tl.store(held, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
+    tl.store(own_support, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
 
 
 def probs(

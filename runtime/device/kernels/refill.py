@@ -56,11 +56,11 @@ def refill_kernel(
     """One program per (draft, image). A copy depends on the copies before it, so each program computes those too."""
     wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
-    wanted = tl.load(levels + image)
+    length = tl.load(levels + image)
     if place == 0:
-        tl.store(tree.counts + image, wanted + 1)
-        lay_node(tree, layout, image, N, place, wanted, tl.load(progress.roots + image), W, most)
-    if place >= wanted:
+        tl.store(tree.counts + image, length + 1)
+        lay_node(tree, layout, image, N, place, length, tl.load(progress.roots + image), W, most)
+    if place >= length:
         lay_alone(tree, layout, image, N, place + 1)
         return
     kept = tl.load(window.counts + image)
@@ -88,7 +88,7 @@ def refill_kernel(
             if KIND == EVENLY:
                 share = tl.zeros((BLOCK,), tl.float32) + even
             tl.store(row + code, share, code < V)
-    lay_node(tree, layout, image, N, place + 1, wanted, token, W, most)
+    lay_node(tree, layout, image, N, place + 1, length, token, W, most)
 
 
 def refill(
@@ -102,8 +102,15 @@ def refill(
 ) -> None:
     """Lay out a chain of lengths.levels drafts for each image, and fill in the draft distributions of new cells.
 
-    kind: EVENLY, LEFT, ABOVE or RANDOM. width: columns of the grid. At the start of a row, LEFT copies the cell above;
-    in the first row, ABOVE copies the cell to the left.
+    Args:
+        window: Buffers of the window.
+        progress: Progress of the images.
+        lengths: The lengths of the chains are lengths.levels.
+        tree: Takes the chains.
+        layout: Takes the depths and positions of their nodes.
+        kind: EVENLY, LEFT, ABOVE or RANDOM. At the start of a row, LEFT copies the cell above; in the first row, ABOVE
+            copies the cell to the left.
+        width: Columns of the grid.
     """
     batch, most = window.tokens.shape
     vocab_size = tree.probs.shape[2]

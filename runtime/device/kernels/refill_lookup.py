@@ -37,12 +37,12 @@ def refill_lookup_kernel(
     """One program per (draft, image). A new cell depends on those before it, so each program computes those too."""
     wait_for_earlier_kernels()
     place, image = tl.program_id(0), tl.program_id(1)
-    wanted, filled = tl.load(levels + image), tl.load(window.counts + image)
+    length, filled = tl.load(levels + image), tl.load(window.counts + image)
     count, before = tl.load(progress.cells + image), tl.load(progress.roots + image)
     if place == 0:
-        tl.store(tree.counts + image, wanted + 1)
-        lay_node(tree, layout, image, N, place, wanted, before, W, most)
-    if place >= wanted:
+        tl.store(tree.counts + image, length + 1)
+        lay_node(tree, layout, image, N, place, length, before, W, most)
+    if place >= length:
         lay_alone(tree, layout, image, N, place + 1)
         return
     lane = tl.arange(0, LANES)
@@ -73,7 +73,7 @@ def refill_lookup_kernel(
             copy_row(table.decided + (image.to(tl.int64) * most + source) * V, row, V, BLOCK)
         else:
             one_hot(token, row, V, BLOCK)
-    lay_node(tree, layout, image, N, place + 1, wanted, token, W, most)
+    lay_node(tree, layout, image, N, place + 1, length, token, W, most)
 
 
 def refill_lookup(
@@ -87,9 +87,18 @@ def refill_lookup(
 ) -> None:
     """Lay out a chain of lengths.levels drafts for each image, and fill in the draft distributions of new cells.
 
-    table: the target's distributions of decided cells. width: columns of the grid. A new cell uses the last decided
-    cell with the same tokens to the left and above, else with the same left token, else with the same token above.
-    Without any, it copies the token to the left, or at the start of a row the token above.
+    A new cell uses the last decided cell with the same tokens to the left and above, else with the same left token,
+    else with the same token above. Without any, it copies the token to the left, or at the start of a row the token
+    above.
+
+    Args:
+        window: Buffers of the window.
+        table: The target's distributions of decided cells.
+        progress: Progress of the images.
+        lengths: The lengths of the chains are lengths.levels.
+        tree: Takes the chains.
+        layout: Takes the depths and positions of their nodes.
+        width: Columns of the grid.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]

@@ -75,14 +75,14 @@ def lay_repair_kernel(
     mine = image * N
     now = tl.load(islands.ready + mine + cell, inside, other=0)
     later = tl.load(islands.waiting + mine + cell, inside, other=0)
-    wanted = now == 1
+    settles = now == 1
     fed = tl.maximum(cell - 1, 0)
     known = tl.load(islands.waiting + mine + fed, inside, other=1) == 0
     known = known & (tl.load(islands.ready + mine + fed, inside, other=1) == 0)
-    last = tl.max(tl.where(wanted, cell, 0), axis=0)
+    last = tl.max(tl.where(settles, cell, 0), axis=0)
     kept = tl.load(out.filled + image * S + prefix + fed, inside, other=1)
     fresh = inside & (cell > 0) & (cell <= last) & known & (kept == 0)
-    goes = (wanted | fresh) & (cell >= start)
+    goes = (settles | fresh) & (cell >= start)
     rank = tl.cumsum(goes.to(tl.int32), axis=0) - 1
     lane = tl.arange(0, LANES)
     row = image * T
@@ -93,7 +93,7 @@ def lay_repair_kernel(
     here = goes & (rank < T)
     tl.store(out.positions + row + rank, fed.to(tl.int64), here)
     tl.store(out.places + row + rank, tl.where(fresh, prefix + fed, -1), here)
-    tl.store(out.settled + row + rank, tl.where(wanted, cell, -1).to(tl.int64), here)
+    tl.store(out.settled + row + rank, tl.where(settles, cell, -1).to(tl.int64), here)
     tl.debug_barrier()
     at = tl.load(out.positions + row + lane, lane < T, other=0)
     keeps = tl.load(out.places + row + lane, lane < T, other=-1) >= 0

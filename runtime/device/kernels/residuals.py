@@ -95,8 +95,8 @@ def draw_left(
     sums = tl.zeros((PARTS,), tl.int64)
     for start in range(0, V, BLOCK):
         here = left_at(row, line, start + tl.arange(0, BLOCK), factor, taken, evenly, V, OFFERED)
-        held = tl.sum(tl.reshape((here * scale).to(tl.int64), (COUNT, PART)), axis=1)
-        sums = add_parts(sums, held, start // PART, COUNT)
+        part_sums = tl.sum(tl.reshape((here * scale).to(tl.int64), (COUNT, PART)), axis=1)
+        sums = add_parts(sums, part_sums, start // PART, COUNT)
     if OFFERED == 0:
         again = (gone[:, None] == gone[None, :]) & (turns[None, :] < turns[:, None])
         gone = tl.where(tl.max(again.to(tl.int32), axis=1) == 0, gone, -1)

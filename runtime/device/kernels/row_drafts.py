@@ -65,7 +65,14 @@ def span_rows(
 ) -> None:
     """Find the cells that rows draft: at most `window` per row, once the row above has at least `lead` cells.
 
-    ahead: difference between a cycle's number in progress.cycles and the cycle number of its noise.
+    Args:
+        status: Status of each image, [B] int64.
+        progress: Progress of the images.
+        drafts: Takes the cells in drafts.cells, and the cycle number of their noise in drafts.cycles.
+        grid: The grid of the picture.
+        lead: Least number of decided cells in the row above.
+        window: Most drafts per row.
+        ahead: Difference between a cycle's number in progress.cycles and the cycle number of its noise.
     """
     batch = status.shape[0]
     launch(
@@ -116,8 +123,8 @@ def lay_drafts_kernel(
     known = drafted & (behind >= 0)
     before = behind * W + tl.load(drafts.columns + image * H + behind, known, other=0) - 1
     base = tl.load(progress.decided + image * H * W + before, known, other=0)
-    held = tl.load(drafts.tokens + image * W + lane, drafted, other=-1)
-    to_left = (row[None, :] == row[:, None]) & (lane[None, :] <= lane[:, None]) & (held[None, :] >= 0)
+    tokens = tl.load(drafts.tokens + image * W + lane, drafted, other=-1)
+    to_left = (row[None, :] == row[:, None]) & (lane[None, :] <= lane[:, None]) & (tokens[None, :] >= 0)
     nearest = tl.max(tl.where(to_left, lane[None, :], -1), axis=1)
     beside = tl.load(drafts.tokens + image * W + nearest, drafted & (nearest >= 0), other=0)
     whole = (tl.load(drafts.uniforms + image * ROLES * W + lane, inside, other=0.0) * 9007199254740992.0).to(tl.int64)
@@ -126,10 +133,10 @@ def lay_drafts_kernel(
     copied = tl.where(nearest >= 0, beside, tl.where(known, base, begun))
     # The first cell of the picture has no decided cell to copy.
     copying = (copies == 1) & (known | (lane > count))
-    token = tl.where(held >= 0, held, tl.where(copying, copied, even))
+    token = tl.where(tokens >= 0, tokens, tl.where(copying, copied, even))
     tl.debug_barrier()
     tl.store(drafts.tokens + image * W + lane, token, drafted)
-    tl.store(drafts.kinds + image * W + lane, tl.where(copying, POINT, EVENLY).to(tl.int64), drafted & (held < 0))
+    tl.store(drafts.kinds + image * W + lane, tl.where(copying, POINT, EVENLY).to(tl.int64), drafted & (tokens < 0))
     tl.debug_barrier()
     follows = drafted & (lane > count)
     fed = tl.where(drafted, tl.maximum(cell - 1, 0), 0)
@@ -159,8 +166,8 @@ def lay_drafts_kernel(
     place = image * T + turn
     at = tl.load(out.positions + place, turn < T, other=0)
     keeps = tl.load(out.places + place, turn < T, other=-1) >= 0
-    wanted = tl.load(drafts.cells + image * W + turn, turn < W, other=-1)
-    group = tl.where(wanted >= 0, wanted // W, -1)
+    cells = tl.load(drafts.cells + image * W + turn, turn < W, other=-1)
+    group = tl.where(cells >= 0, cells // W, -1)
     group = tl.where(turn > tl.load(drafts.columns + image * H + group, group >= 0, other=0), group, -1)
     bit = tl.full((LANES,), 1, tl.int64) << turn
     sees = keeps[None, :] | ((group[None, :] >= 0) & (group[None, :] == group[:, None]))
@@ -173,8 +180,15 @@ def lay_drafts_kernel(
 def lay_drafts(progress: Progress, drafts: RowDrafts, out: FrontPass, grid: Grid, copies: bool) -> None:
     """Draft the cells in drafts.cells that have no draft yet, and lay out the pass over them for every running image.
 
-    copies: new drafts copy the token before them in the row; otherwise they are uniform draws. Positions 0..W-1 belong
-    to columns. Then comes one position per row but the last, for rows without drafts whose last key is not cached yet.
+    Positions 0..W-1 belong to columns. Then comes one position per row but the last, for rows without drafts whose last
+    key is not cached yet.
+
+    Args:
+        progress: Progress of the images.
+        drafts: The drafts, which are completed.
+        out: Takes the pass.
+        grid: The grid of the picture.
+        copies: Whether new drafts copy the token before them in the row; otherwise they are uniform draws.
     """
     batch, count = out.tokens.shape
     launch(

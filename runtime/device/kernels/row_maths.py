@@ -54,15 +54,15 @@ def whole_sum(row, V, BLOCK: tl.constexpr):
 def row_argmax(row, V, BLOCK: tl.constexpr):
     """Return the largest weight (float64) and the first index that has it (int64)."""
     best = tl.full((), -1.0, tl.float64)
-    found = tl.full((), 0, tl.int64)
+    index = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         weights = tl.load(row + place, place < V, other=-1.0)
         here = tl.max(weights, axis=0)
         first = tl.min(tl.where(weights == here, place, V), axis=0)
-        found = tl.where(here > best, first, found)
+        index = tl.where(here > best, first, index)
         best = tl.maximum(best, here.to(tl.float64))
-    return best, found
+    return best, index
 
 
 @kernel
@@ -85,14 +85,14 @@ def offered(row, kind, token, V):
 def excess_at(target, row, kind, token, start, V, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
     """Return [target - proposal]_+ of the BLOCK tokens from `start` on, 0 past V; only the target unless OFFERED."""
     place = start + tl.arange(0, BLOCK)
-    wanted = tl.load(target + place, place < V, other=0.0)
+    excess = tl.load(target + place, place < V, other=0.0)
     if OFFERED:
         drawn = tl.load(row + place, place < tl.where(kind == DRAWN, V, 0), other=0.0).to(tl.float64)
         even = tl.full((), 1.0, tl.float64) / V
         point = (place == token).to(tl.float64)
         offer = tl.where(kind == EVENLY, even, tl.where(kind == POINT, point, drawn))
-        wanted = tl.maximum(wanted.to(tl.float64) - offer, 0.0)
-    return wanted
+        excess = tl.maximum(excess.to(tl.float64) - offer, 0.0)
+    return excess
 
 
 @kernel
@@ -108,12 +108,12 @@ def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.co
         highest = tl.maximum(highest, here.to(tl.float64))
     scale = scale_for(tl.max(highest, axis=0))
     PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
-    HELD: tl.constexpr = BLOCK // PART
+    COUNT: tl.constexpr = BLOCK // PART
     sums = tl.zeros((PARTS,), tl.int64)
     for start in range(0, V, BLOCK):
         here = excess_at(target, row, kind, token, start, V, OFFERED, BLOCK)
-        held = tl.sum(tl.reshape((here.to(tl.float64) * scale).to(tl.int64), (HELD, PART)), axis=1)
-        sums = add_parts(sums, held, start // PART, HELD)
+        masses = tl.sum(tl.reshape((here.to(tl.float64) * scale).to(tl.int64), (COUNT, PART)), axis=1)
+        sums = add_parts(sums, masses, start // PART, COUNT)
     return scale, sums
 
 
@@ -159,10 +159,10 @@ def part_at(sums, goal):
 
 
 @kernel
-def add_parts(sums, held, first, COUNT: tl.constexpr):
-    """Return `sums` [PARTS] with the masses `held` [COUNT] added to the parts from `first` on."""
+def add_parts(sums, masses, first, COUNT: tl.constexpr):
+    """Return `sums` [PARTS] with `masses` [COUNT] added to the parts from `first` on."""
     lane, turn = tl.arange(0, PARTS), first + tl.arange(0, COUNT)
-    return sums + tl.sum(tl.where(lane[:, None] == turn[None, :], held[None, :], 0), axis=1)
+    return sums + tl.sum(tl.where(lane[:, None] == turn[None, :], masses[None, :], 0), axis=1)
 
 
 @kernel

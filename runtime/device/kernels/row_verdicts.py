@@ -71,9 +71,17 @@ def judge_drafts_kernel(
 def judge_drafts(
     probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts: Verdicts, out: FrontPass, every: bool
 ) -> None:
-    """Judge drafts by probs [B, N, V], column by column, and write the decided cells to out.settled.
+    """Judge drafts column by column, and write the decided cells to out.settled.
 
-    Keys of accepted drafts get cache slots. every: all rows may redraw their first rejected token, not just the top.
+    Keys of accepted drafts get cache slots.
+
+    Args:
+        probs: The target's distributions, [B, N, V].
+        drafts: The drafts, which take the verdicts and the number of decided columns.
+        progress: Progress of the images.
+        verdicts: The status of the images, and the marks of finite logits.
+        out: The pass.
+        every: Whether all rows may redraw their first rejected token, not just the top.
     """
     batch, nodes, vocab_size = probs.shape
     width, rows = drafts.cells.shape[1], verdicts.finite.shape[1]

@@ -61,8 +61,13 @@ def write_sees(
 ) -> None:
     """Fill the inputs that a graph of `artifacts.device_graph` reads for a pass over a cache.
 
-    sees: [R, 1, T, M + S] bool. write_at, read_places: [R] int64. slots: M; the new positions use the slots from
-    `first` on. For the other arguments see `kernels.attention.attention`.
+    Args:
+        lengths, unseen, masks, filled: See `kernels.attention.attention`.
+        sees: What each new position sees of the slots and of the cache, [R, 1, T, M + S] bool.
+        write_at: The first slot to write, [R] int64.
+        read_places: Number of slots and cache positions to read, [R] int64.
+        slots: Slots M.
+        first: The new positions use the slots from this one on.
     """
     rows, _, count, places = sees.shape
     size = places - slots

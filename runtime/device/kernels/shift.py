@@ -93,10 +93,16 @@ def shift(
     looked: LookupBuffers | None = None,
     moves: bool = False,
 ) -> None:
-    """Fill the window's counts and the first rows of tree.draft_probs, after trees of `levels` [B] int64 drafts.
+    """Fill the window's counts and the first rows of tree.draft_probs, after trees of `levels` drafts.
 
-    cells, most, last_row: see `couple`. looked: distributions found by `look_up`, used instead of the pass's or mixed
-    with them. moves: the window may hold drafts beyond such a tree; they move forward with their rows of draft_probs.
+    Args:
+        window: Buffers of the window.
+        tree: The trees of the pass.
+        verdicts: The verdicts on them.
+        levels: Drafts of each tree, [B] int64.
+        cells, most, last_row: See `couple`.
+        looked: Distributions found by `look_up`, used instead of the pass's or mixed with them; None for none.
+        moves: Whether the window may hold drafts beyond such a tree; they move forward with their rows of draft_probs.
     """
     batch, drafts = window.tokens.shape
     vocab_size, size = tree.probs.shape[2], tree.draft_probs.element_size()

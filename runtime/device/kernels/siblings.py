@@ -24,10 +24,13 @@ from underpaint.runtime.device.launch import kernel, next_power_of_2, tl
 
 
 class Choices(NamedTuple):
-    """The decision of each node, [B, N] int64, in walks where all nodes decide at once.
+    """The decision of each node in walks where all nodes decide at once; [B, N] int64 unless noted.
 
-    nexts: the kept child, or -1. tokens: the token drawn if no child is kept. sounds: 0 if a child cannot have been
-    drawn. arrivals [B] int32: counters for `is_last`, 0 before and after a launch.
+    Attributes:
+        nexts: The kept child, or -1.
+        tokens: The token drawn if no child is kept.
+        sounds: 0 if a child cannot have been drawn.
+        arrivals: Counters for `is_last`, [B] int32; 0 before and after a launch.
     """
 
     nexts: Tensor
@@ -123,8 +126,15 @@ def node_walk(
 ) -> Decide:
     """Return the rule of `function(tree, out, depths, choices, *own, V, N, drafts, rows, NODES, **constants)`.
 
-    Each of its programs decides one node. target_bytes, draft_bytes: bytes moved per value of a target row, one for
-    each node, and of a draft row. warps: see `launch_walk`.
+    Args:
+        function: The kernel; each of its programs decides one node.
+        shape: Sizes of the trees.
+        device: Device of the buffers.
+        *own: The kernel's own arguments.
+        target_bytes: Bytes moved per value of a target row, one for each node.
+        draft_bytes: Bytes moved per value of a draft row.
+        warps: See `launch_walk`.
+        **constants: The kernel's own constants, and BLOCK.
     """
     choices, constants = Choices.allocate(shape, device), {"NODES": next_power_of_2(max(2, shape.nodes)), **constants}
 

@@ -58,7 +58,7 @@ def lay_rows(tokens, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.
 
 @kernel
 def number_places_kernel(
-    held, exists, levels, shapes, rows, roots, tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr
+    tokens, exists, levels, shapes, rows, roots, tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """One program per image numbers the filled places of its shape, in order, as the nodes of a tree."""
     wait_for_earlier_kernels()
@@ -71,7 +71,7 @@ def number_places_kernel(
     number = tl.cumsum(there, axis=0) - 1
     parent = tl.sum(tl.where(above[:, None] == lane[None, :].to(tl.int64), number[None, :], 0), axis=1)
     goes = there == 1
-    token = tl.where(lane == 0, tl.load(roots + image), tl.load(held + image * N + lane, lane < N, other=0))
+    token = tl.where(lane == 0, tl.load(roots + image), tl.load(tokens + image * N + lane, lane < N, other=0))
     tl.store(tree.tokens + image * N + number, token, goes)
     tl.store(tree.parents + image * N + number, tl.where(lane == 0, -1, parent), goes)
     tl.store(tree.draft_rows + image * N + number, tl.load(rows + line, lane < N, other=-1), goes)

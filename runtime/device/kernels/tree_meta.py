@@ -52,11 +52,17 @@ def tree_meta_kernel(tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.cons
 
 
 def tree_meta(tree: BatchTree, layout: TreePlaces, levels: int, most: int) -> None:
-    """Fill first (child), sibling (the next one) and masks of a tree, and depths of its layout, from its parents.
+    """Fill the first children, next siblings and masks of trees, and their layout, from their parents.
 
-    All are [B, N] int64, and N is at most 64. Nodes past the tree's counts have no relatives. levels: the largest
-    depth. -1: none. masks: node i has the bits of itself and of its ancestors. positions, also filled: the cell of each
-    node's token, at most `most`, where layout.cells is the cell of the root's children.
+    All are [B, N] int64, and N is at most 64. A first child or a next sibling is -1 for none. In masks, node i has the
+    bits of itself and of its ancestors. Nodes past the tree's counts have no relatives.
+
+    Args:
+        tree: The trees; first, sibling and masks are filled.
+        layout: Its depths are filled, and its positions: the cell of each node's token, where layout.cells is the cell
+            of the root's children.
+        levels: The largest depth.
+        most: No position is above it.
     """
     batch, nodes = tree.parents.shape
     launch(

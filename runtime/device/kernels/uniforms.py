@@ -94,10 +94,13 @@ def cell_uniforms_kernel(
 
 
 def cell_uniforms(out: Tensor, seeds: Tensor, images: Tensor, cycles: Tensor, cells: Tensor, roles: Tensor) -> None:
-    """Fill out [B, R, W] float64 with the uniforms of W cells for each role, in each image's cycle.
+    """Fill `out` with the uniforms of W cells for each role, in each image's cycle.
 
-    cells: [B, W] int64, or [B] for W consecutive cells from that one on; a cell below 0 gets an arbitrary number.
-    seeds, images, cycles: [B] int64, >= 0. roles: [R] int64, values of `algos.chance.Role`.
+    Args:
+        out: [B, R, W] float64.
+        seeds, images, cycles: The keys and the cycle, [B] int64, >= 0.
+        cells: [B, W] int64, or [B] for W consecutive cells from that one on; a cell below 0 gets an arbitrary number.
+        roles: Values of `algos.chance.Role`, [R] int64.
     """
     batch, count, width = out.shape
     launch(

@@ -58,7 +58,16 @@ class Verdicts(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Sizes of the trees that a rule decides. levels: largest depth; children: largest number of children of a node."""
+    """Sizes of the trees that a rule decides.
+
+    Attributes:
+        batch: Number of images.
+        nodes: Nodes per tree.
+        vocab_size: Tokens in the vocabulary.
+        drawn: How siblings were drawn, see `algos.tree.DraftTree`.
+        levels: Largest depth.
+        children: Largest number of children of a node.
+    """
 
     batch: int
     nodes: int
@@ -132,10 +141,20 @@ def launch_walk(
 ) -> None:
     """Launch a walk as `function(tree, out, *own, V, N, drafts, rows, **constants)`, by default one program per image.
 
-    drafts: rows per image of `tree.draft_probs`. rows: rows per image of `out.finite`; the constant ROWS is at least as
-    large. ROLES: roles of the uniforms. moved_bytes: see `launch`. programs: programs per image, if several; their grid
-    axis comes before the images'. warps: warps per program. Walks over drawn siblings and over runs use 4 or 8,
-    whichever keeps the stack of every thread within the limit of `tools.compile_ahead` on every architecture.
+    `drafts` and `rows` are the rows per image of `tree.draft_probs` and of `out.finite`. The constant ROWS is at least
+    as large as `rows`; ROLES is the number of roles of the uniforms.
+
+    Args:
+        function: The kernel.
+        shape: Sizes of the trees.
+        tree: The trees to judge.
+        out: Takes the verdicts.
+        moved_bytes: See `launch`.
+        *own: The kernel's own arguments.
+        warps: Warps per program. Walks over drawn siblings and over runs use 4 or 8, whichever keeps the stack of every
+            thread within the limit of `tools.compile_ahead` on every architecture.
+        programs: Programs per image, if several; their grid axis comes before the images'.
+        **constants: The kernel's own constants, and BLOCK.
     """
     batch, nodes, vocab_size = tree.probs.shape
     rows = out.finite.shape[1]
@@ -157,5 +176,11 @@ def tile(vocab_size: int, wide: bool = False) -> int:
 
 
 def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:
-    """Return the bytes in `rows_read` rows [V] of every image. number: bytes per value."""
+    """Return the bytes in some rows [V] of every image.
+
+    Args:
+        tree: The trees.
+        rows_read: Rows per image.
+        number: Bytes per value.
+    """
     return tree.probs.shape[0] * rows_read * tree.probs.shape[2] * number

@@ -38,7 +38,7 @@ def top_entropy(row, total, top, V, BLOCK: tl.constexpr):
     at = tl.full((), -1, tl.int64)
     for _ in range(0, tl.minimum(top, V)):  # trips: top
         best = tl.full((), -1.0, tl.float64)
-        found = tl.full((), 0, tl.int64)
+        index = tl.full((), 0, tl.int64)
         for start in range(0, V, BLOCK):
             place = start + tl.arange(0, BLOCK)
             weights = tl.load(row + place, place < V, other=-1.0).to(tl.float64)
@@ -46,10 +46,10 @@ def top_entropy(row, total, top, V, BLOCK: tl.constexpr):
             weights = tl.where(after, weights, -1.0)
             here = tl.max(weights, axis=0)
             first = tl.min(tl.where(weights == here, place, V), axis=0)
-            found = tl.where(here > best, first.to(tl.int64), found)
+            index = tl.where(here > best, first.to(tl.int64), index)
             best = tl.maximum(best, here)
         last = best
-        at = found
+        at = index
         share = best / total
         entropy -= tl.where(share > 0.0, share * tl.log(tl.where(share > 0.0, share, 1.0)), 0.0)
     return entropy
@@ -154,15 +154,15 @@ def walk_block_kernel(
         tl.store(choices.sounds + base + node, sound.to(tl.int64))
         if kept:
             uniform = tl.load(role + node)
-            found = draw_left(row, line, -1, factor, taken, 0.0, total, V, uniform, True, 2, BLOCK)
-            tl.store(choices.tokens + base + node, found)
+            extra_token = draw_left(row, line, -1, factor, taken, 0.0, total, V, uniform, True, 2, BLOCK)
+            tl.store(choices.tokens + base + node, extra_token)
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
         kept = tl.load(choices.nexts + base + lane, lane <= last, other=0, cache_modifier=".cg")
         length = tl.max(tl.where(kept == 1, lane, 0), axis=0).to(tl.int64)
-        found = tl.load(choices.tokens + base + length, cache_modifier=".cg")
+        extra_token = tl.load(choices.tokens + base + length, cache_modifier=".cg")
         sound = tl.load(choices.sounds + base, cache_modifier=".cg")  # every program checks the whole chain
         tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
-        conclude(out, image, length, found, V, sound)
+        conclude(out, image, length, extra_token, V, sound)
 
 
 class ChainSums:
@@ -201,7 +201,14 @@ def chain_walk(
 ) -> Decide:
     """Return a rule for chains: `function(tree, out, *own, sums, V, N, drafts, rows, KIND, NODES, **constants)`.
 
-    sums, top: see `ChainSums`. warps: see `launch_walk`.
+    Args:
+        function: The kernel; its `sums` are those of `ChainSums`.
+        shape: Sizes of the trees.
+        device: Device of the buffers.
+        *own: The kernel's own arguments.
+        top: See `ChainSums`.
+        warps: See `launch_walk`.
+        **constants: The kernel's own constants.
     """
     constants = {"KIND": kind_of(shape.drawn), "NODES": next_power_of_2(max(2, shape.nodes)), **constants}
     constants["BLOCK"] = min(2048, tile(shape.vocab_size, wide=True))

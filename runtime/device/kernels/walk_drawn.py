@@ -48,17 +48,17 @@ def walk_drawn_kernel(
             tree, image, node, accept, drafts, V, N, NODES, CHILDREN
         )
         turns = tl.arange(0, CHILDREN)
-        wanted = tl.load(row + tokens, kids >= 0, other=0.0).to(tl.float64)
+        target_probs = tl.load(row + tokens, kids >= 0, other=0.0).to(tl.float64)
         weights = drafted.to(tl.float64)
         lines = tl.where(count > 0, V, 0)  # without children there is no draft row
-        held = whole_sum(line, lines, BLOCK)
+        draft_mass = whole_sum(line, lines, BLOCK)
         sum_of_row = whole_sum(row, V, BLOCK).to(tl.float64) * (1.0 / UNIT)
         nothing = tl.full((), 0.0, tl.float64)
         all_of_it = tl.full((), 1.0, tl.float64)
         factor, taken, evenly = all_of_it, nothing, nothing
         all_shared = 1.0 / sum_of_row
-        excess, total, share = wanted, sum_of_row, all_shared
-        mass = untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK)
+        excess, total, share = target_probs, sum_of_row, all_shared
+        mass = untried_mass(line, tokens, 0, draft_mass, lines, CHILDREN, BLOCK)
         offer, even = 1.0 / tl.where(mass > 0.0, mass, 1.0), nothing
         kept = tl.full((), -1, tl.int64)
         sound = tl.full((), 1, tl.int64)
@@ -92,24 +92,28 @@ def walk_drawn_kernel(
                     count = turn - 1
                     turn = tl.full((), 0, tl.int32)
                     factor, taken, evenly = all_of_it, nothing, nothing
-                    excess, total, share = wanted, sum_of_row, all_shared
+                    excess, total, share = target_probs, sum_of_row, all_shared
                 if REPLACED == 0:
-                    untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
+                    untried = draft_mass - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
                     mass = untried_mass(line, tokens, turn, untried, lines, CHILDREN, BLOCK)
                     offer, even = next_offer(mass, V - turn)
         tl.store(choices.nexts + base + node, kept)
         tl.store(choices.sounds + base + node, sound)
         if kept < 0:
             uniform = tl.load(tl.where(rejected == 1, residual, bonus) + node)
-            found = draw_left(row, line, tokens, factor, taken, evenly, total, V, uniform, True, CHILDREN, BLOCK)
-            tl.store(choices.tokens + base + node, found)
+            token = draw_left(row, line, tokens, factor, taken, evenly, total, V, uniform, True, CHILDREN, BLOCK)
+            tl.store(choices.tokens + base + node, token)
     follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
 def drawn_walk(rule: object, shape: Shape, device: torch.device, mixed: float | None = None) -> Decide:
     """Return the device form of the exact rules that try drawn siblings one by one.
 
-    Siblings are independent draws ("iid"), or drawn without replacement. mixed: the drafter's ensemble weight, or None.
+    Args:
+        rule: The rule, which is not read.
+        shape: Sizes of the trees; siblings are independent draws ("iid"), or drawn without replacement.
+        device: Device of the buffers.
+        mixed: The drafter's ensemble weight, or None.
     """
     weight = torch.tensor([mixed or 0.0], dtype=torch.float64, device=device)
     return node_walk(

@@ -20,9 +20,15 @@ from underpaint.runtime.device.launch import kernel, next_power_of_2, tl, wait_f
 
 
 class Groups(NamedTuple):
-    """Settings of GSD: codebook [V, E] floating; gap [1] float64; limit [1] of the codebook's dtype, squared distance.
+    """Settings of GSD.
 
-    group: tokens in a window. before: how many of them come before the token in its order. width: E.
+    Attributes:
+        codebook: The codes, [V, E] floating.
+        gap: Largest difference of two alike weights, [1] float64.
+        limit: Limit of the squared distance of two alike codes, [1] of the codebook's dtype.
+        group: Tokens in a window.
+        before: How many of them come before the token in its order.
+        width: E.
     """
 
     codebook: Tensor

@@ -70,8 +70,8 @@ def pass_by_typical(tree, bound, passes, logs, image, node, V, N, BLOCK: tl.cons
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         weights = tl.load(row + place, place < V, other=0.0).to(tl.float64)
-        held = weights > 0.0
-        entropy -= tl.sum(tl.where(held, weights * tl.log(tl.where(held, weights, 1.0)), 0.0), axis=0)
+        in_support = weights > 0.0
+        entropy -= tl.sum(tl.where(in_support, weights * tl.log(tl.where(in_support, weights, 1.0)), 0.0), axis=0)
     least = tl.load(bound)
     alpha = tl.load(bound + 1)
     if alpha < float("inf"):
@@ -139,16 +139,16 @@ def take_longest(
     tl.store(out.path + base + depth - 1, here, on_path & (node > 0))
     row = tree.probs + (base + end) * V
     if EXTRA == GREEDY:
-        _, found = row_argmax(row, V, BLOCK)
+        _, extra_token = row_argmax(row, V, BLOCK)
     else:
         tried = inside & (parent == end) & (EXTRA == RESIDUAL)
         role = 3 - tl.max(tried.to(tl.int32), axis=0)
         uniform = tl.load(tree.uniforms + (image * ROLES + role) * N + end)
         token = tl.load(tree.tokens + base + node, tried, other=0)
         weights = hide(row, token, tried)
-        found = draw(row, V, uniform, BLOCK)
+        extra_token = draw(row, V, uniform, BLOCK)
         restore(row, token, weights, tried)
-    conclude(out, image, deepest, found, V, 1)
+    conclude(out, image, deepest, extra_token, V, 1)
 
 
 @kernel

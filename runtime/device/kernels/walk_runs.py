@@ -47,8 +47,8 @@ def conclude_chain(
         whole = (length == last) | (rest <= 0.0)
         factor, taken, rest = tl.where(whole, 1.0, factor), tl.where(whole, 0.0, taken), tl.where(whole, 1.0, rest)
     uniform = tl.load(tl.where(length == last, bonus, residual) + length)
-    found = draw_left(row, line, refused, factor, taken, 0.0, rest, V, uniform, KIND != POINTS, 2, BLOCK)
-    conclude(out, image, length, found, V, sound)
+    drawn = draw_left(row, line, refused, factor, taken, 0.0, rest, V, uniform, KIND != POINTS, 2, BLOCK)
+    conclude(out, image, length, drawn, V, sound)
 
 
 @kernel
@@ -147,10 +147,10 @@ def walk_runs_kernel(
         for turn in range(0, end - length):  # trips: 1
             whole += lane_of(owns, lane, end - turn)
         first = end
-        held = lane_of(owns, lane, end)
-        while held < tl.load(share) * whole:  # trips: 1
+        tail_mass = lane_of(owns, lane, end)
+        while tail_mass < tl.load(share) * whole:  # trips: 1
             first -= 1
-            held += lane_of(owns, lane, first)
+            tail_mass += lane_of(owns, lane, first)
         ratio = tl.full((), 1.0, tl.float64)
         ratios = tl.full((NODES,), 1.0, tl.float64)
         for node in range(first, end + 1):  # trips: 1

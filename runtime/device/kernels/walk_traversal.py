@@ -58,19 +58,19 @@ def reject_drawn(
     """
     turns = tl.arange(0, CHILDREN)
     there = tokens >= 0
-    wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
+    target_probs = tl.load(row + tokens, there, other=0.0).to(tl.float64)
     drafted = tl.load(line + tokens, there, other=0.0)
     weights = drafted.to(tl.float64)
     lines = tl.where(tl.max(tokens, axis=0) >= 0, V, 0)  # without children there is no draft row
-    held = whole_sum(line, lines, BLOCK)
+    draft_mass = whole_sum(line, lines, BLOCK)
     sum_of_row = whole_sum(row, V, BLOCK).to(tl.float64) * (1.0 / UNIT)
     nothing = tl.full((), 0.0, tl.float64)
     all_of_it = tl.full((), 1.0, tl.float64)
     entered = weight
     factor, taken, evenly = all_of_it, nothing, nothing
     all_shared = 1.0 / sum_of_row
-    excess, total, share = wanted, sum_of_row, all_shared
-    mass = untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK)
+    excess, total, share = target_probs, sum_of_row, all_shared
+    mass = untried_mass(line, tokens, 0, draft_mass, lines, CHILDREN, BLOCK)
     offer, even = 1.0 / tl.where(mass > 0.0, mass, 1.0), nothing
     idle = tl.full((), 0, tl.int64)
     turn = tl.full((), 0, tl.int32)
@@ -93,9 +93,9 @@ def reject_drawn(
             idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
             turn = tl.full((), 0, tl.int32)
             factor, taken, evenly = all_of_it, nothing, nothing
-            excess, total, share, weight = wanted, sum_of_row, all_shared, entered
+            excess, total, share, weight = target_probs, sum_of_row, all_shared, entered
         if REPLACED == 0:
-            untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
+            untried = draft_mass - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
             offer, even = next_offer(untried_mass(line, tokens, turn, untried, lines, CHILDREN, BLOCK), V - turn)
     return weight, excess * share, weights * offer + even, factor, taken, evenly, total
 
@@ -205,8 +205,8 @@ def walk_traversal_kernel(
         depth = tl.load(depths + base + lane, inside & on_line, other=0)
         tl.store(out.path + base + depth - 1, lane.to(tl.int64), inside & on_line & (lane > 0))
         sound = tl.min(tl.load(choices.sounds + base + lane, inside & seen, other=1, cache_modifier=".cg"), axis=0)
-        found = tl.load(choices.tokens + base + end, cache_modifier=".cg")
-        conclude(out, image, tl.max(depth, axis=0), found, V, sound)
+        extra_token = tl.load(choices.tokens + base + end, cache_modifier=".cg")
+        conclude(out, image, tl.max(depth, axis=0), extra_token, V, sound)
 
 
 def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:

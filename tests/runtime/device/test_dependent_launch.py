@@ -19,15 +19,8 @@ from underpaint.runtime.device import launch as launching
 from underpaint.runtime.device.kernels import attention as attending
 from underpaint.runtime.device.kernels import layers
 from underpaint.runtime.device.kernels.draft_inputs import embed_kernel
-from underpaint.runtime.device.kernels.layers import (
-    ADD,
-    GATE,
-    HEADS,
-    Heads,
-    product,
-    product_kernel,
-    store_heads,
-)
+from underpaint.runtime.device.kernels.heads import Heads, store_heads
+from underpaint.runtime.device.kernels.layers import ADD, GATE, HEADS, product, product_kernel
 from underpaint.runtime.device.launch import SECTOR, Launch, overlaps, recording
 from underpaint.sim.latency.machines import MACHINES
 

@@ -293,7 +293,7 @@ MUTANTS = {
         ("repair", "tl.where(rest < N, rest, 0)", "rest * 0"),
         repairs_all_agree,
     ),
-    "a cell's keys are forgotten": (("repair", "(wanted | fresh)", "wanted"), repairs_all_agree),
+    "a cell's keys are forgotten": (("repair", "(settles | fresh)", "settles"), repairs_all_agree),
     "rows of an island do not wait for each other": (
         ("repair", "other // W * (w - 1))[None, :] <= reach", "other // W * W)[None, :] <= reach"),
         repairs_all_agree,

@@ -235,7 +235,7 @@ MUTANTS = {
         random_verdicts_agree("fly", "iid", chain=True, threshold=0.0, window=1),
     ),
     "a whole run is judged": (
-        ("walk_runs", "held < tl.load(share) * whole", "first > length + 1"),
+        ("walk_runs", "tail_mass < tl.load(share) * whole", "first > length + 1"),
         random_verdicts_agree("sjd_sv", "iid", chain=True, share=0.3),
     ),
     "independent siblings are drawn without those before them": (
@@ -305,7 +305,7 @@ MUTANTS = {
         trees_agree("sequoia", **PLANNED),
     ),
     "a row of few tokens counts as many children as it wants": (
-        ("drawn_level", "have = tl.minimum(have, held.to(tl.int64))", "have += 0 * held"),
+        ("drawn_level", "have = tl.minimum(have, support_sizes.to(tl.int64))", "have += 0 * support_sizes"),
         few_agree,
     ),
     "a level is credited with those before it": (
@@ -324,7 +324,7 @@ MUTANTS = {
         ("opt_tree", "name[None, :] < name[:, None]", "name[None, :] > name[:, None]"),
         trees_agree("opt", **FULL),
     ),
-    "top-k's last step is left out": (("probs", "(reached == wanted - 1.0)", "(reached == wanted)"), top_k_agrees),
+    "top-k's last step is left out": (("probs", "(high_count == rank - 1.0)", "(high_count == rank)"), top_k_agrees),
 }
 
 

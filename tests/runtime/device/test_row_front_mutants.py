@@ -36,7 +36,7 @@ MUTANTS = {
     ),
     "what is rejected is drawn anew from the whole distribution": (
         "adaptive",
-        ("row_maths", "wanted.to(tl.float64) - offer", "wanted.to(tl.float64) - 0.0 * offer"),
+        ("row_maths", "excess.to(tl.float64) - offer", "excess.to(tl.float64) - 0.0 * offer"),
     ),
     "a row drafts before the row above has its lead": (
         "left",

@@ -170,7 +170,7 @@ BUGS = {
     "no scales": ("if GROUP_SIZE == -1", "if GROUP_SIZE == -9"),
     "the first half's scales": ("passed *= tl.load(scale + second + column", "passed *= tl.load(scale + column"),
     "the first block's scales": ("(place // GROUP_SIZE)", "(0 * place)"),
-    "the first half's groups": ("here, scale, second + column, wanted", "here, scale, column, wanted"),
+    "the first half's groups": ("here, scale, second + column, in_columns", "here, scale, column, in_columns"),
 }
 
 
