@@ -24,7 +24,12 @@ TokenDistribution: TypeAlias = dict[tuple[int, ...], float]
 
 
 class EnumeratedRun(NamedTuple):
-    """The output of a decoding run. tokens: In raster order. accepted: Accepted draft tokens in each cycle."""
+    """The output of a decoding run.
+
+    Attributes:
+        tokens: In raster order.
+        accepted: The number of accepted draft tokens in each cycle.
+    """
 
     tokens: tuple[int, ...]
     accepted: tuple[int, ...]
@@ -86,7 +91,14 @@ def enumerate_decoding(
     """Return the exact distribution of runs with this target, drafter, policy and rule, including random drafts.
 
     Each branch decodes from the start, and their number grows exponentially: use 2 or 3 tokens and 3 or 4 cells.
-    cycle_count: The number of cycles to run, including cycle 0 (the prefill); None decodes the whole image.
+
+    Args:
+        target: The target model. Its condition is already set.
+        drafter: The drafter; None for plain autoregression.
+        policy: Decides the shape of each draft tree.
+        rule: Decides which draft tokens are accepted.
+        max_nodes: The largest tree that the target can score, including the root.
+        cycle_count: The number of cycles to run, including cycle 0 (the prefill); None decodes the whole image.
     """
 
     def program(chance: Chance) -> EnumeratedRun:
@@ -121,8 +133,10 @@ def tokens_distribution(
 ) -> TokenDistribution:
     """Return the distribution of the tokens of `traces`.
 
-    whole: The target's distribution of the whole image, needed if traces stop early: each is then continued with the
-        target's conditional distribution. A prefix that the target never emits is kept as it is.
+    Args:
+        traces: The distribution of runs, see `enumerate_decoding`.
+        whole: The target's distribution of the whole image, needed if traces stop early: each is then continued with
+            the target's conditional distribution. A prefix that the target never emits is kept as it is.
     """
     starts = marginal(traces, lambda trace: trace.tokens)
     if whole is None:

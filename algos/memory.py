@@ -36,9 +36,17 @@ def _amount(path: Path, name: str) -> int | None:
 
 
 def check_memory(what: str, setting: str, count: int, bytes_each: int, remedy: str = "") -> None:
-    """Raise ValueError, with the largest possible count, if `count` items of `bytes_each` bytes exceed free memory.
+    """Check that `count` items of `bytes_each` bytes fit in free memory.
 
-    what: The items to allocate. setting: The option that sets their number. remedy: Further advice, "; ..." or empty.
+    Args:
+        what: The items to allocate.
+        setting: The option that sets their number.
+        count: The number of items.
+        bytes_each: The bytes of one item.
+        remedy: Further advice, "; ..." or empty.
+
+    Raises:
+        ValueError: The items exceed free memory; the message gives the largest possible count.
     """
     free = free_bytes()
     if count * bytes_each > free:

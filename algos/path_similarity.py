@@ -9,9 +9,13 @@ from underpaint.algos.tree import DraftTree
 def path_similarity(tree: DraftTree, codebook: FloatArray, decay: float) -> float:
     """Return the mean similarity of the codes along two root-to-leaf paths, over all pairs of paths; 0 for one path.
 
-    codebook: [V, E]. The similarity of a pair is a weighted mean, over the tree's levels, of the cosine between the two
-    codes at that level (0 if one path does not reach it). Level l = 0, 1, ... has a weight proportional to decay^l.
-    Deviation: the released code compares every other path only.
+    The similarity of a pair is a weighted mean, over the tree's levels, of the cosine between the two codes at that
+    level (0 if one path does not reach it). Deviation: the released code compares every other path only.
+
+    Args:
+        tree: The draft tree.
+        codebook: [V, E], the codes.
+        decay: Level l = 0, 1, ... has a weight proportional to decay^l.
     """
     leaves = tree.leaves
     if len(leaves) < 2:

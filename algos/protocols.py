@@ -87,10 +87,11 @@ class ChainExpander(Expander, Protocol):
 class PassKind(NamedTuple):
     """The properties of an engine call that its cost depends on.
 
-    form: "begin" is the prefill over the condition, and "pass" any other pass over new positions. "chain" drafts a
-        chain; "sampled" and "ranked" draft a tree, and name how siblings are chosen.
-    levels: The number of levels drafted; 1 for a pass.
-    size: New positions in a pass or a chain call. For a tree, the nodes expanded at each level below the root's.
+    Attributes:
+        form: "begin" is the prefill over the condition, and "pass" any other pass over new positions. "chain" drafts a
+            chain; "sampled" and "ranked" draft a tree, and name how siblings are chosen.
+        levels: The number of levels drafted; 1 for a pass.
+        size: New positions in a pass or a chain call. For a tree, the nodes expanded at each level below the root's.
     """
 
     form: Literal["begin", "pass", "chain", "sampled", "ranked"]
@@ -101,11 +102,14 @@ class PassKind(NamedTuple):
 class FusedTreeSpec(NamedTuple):
     """A request to grow a draft tree in one call: L levels, F nodes expanded per level, C children per node.
 
-    places: [L, F] int64. places[l] lists the candidates of level l that the next level expands; the candidate in row r
-        and column c has number r * C + c. The first level has one row, the root's. The last row is not read.
-    ranked: If True, expand the F candidates with the largest path probability instead (ties: the first), best first.
-    uniforms: [L, F, C] float64. If `drawn`, children are drawn without replacement with these, as `chance.index_of`
-        does. Otherwise the children are the likeliest tokens, likeliest first (ties: the lower token).
+    Attributes:
+        places: [L, F] int64. places[l] lists the candidates of level l that the next level expands; the candidate in
+            row r and column c has number r * C + c. The first level has one row, the root's. The last row is not read.
+        uniforms: [L, F, C] float64, used if `drawn`.
+        ranked: If True, expand the F candidates with the largest path probability instead of `places` (ties: the
+            first), best first.
+        drawn: If True, children are drawn without replacement with `uniforms`, as `chance.index_of` does. Otherwise the
+            children are the likeliest tokens, likeliest first (ties: the lower token).
     """
 
     places: IntArray
@@ -117,9 +121,12 @@ class FusedTreeSpec(NamedTuple):
 class FusedTreeLevel(NamedTuple):
     """One level of a tree that was grown in one call.
 
-    places: [F] int64, the candidates of the level above that were expanded. distributions: [F, V].
-    tokens: [F, C] int64. masses: [F, C] float64, each token's mass in its distribution when it was chosen, at most 1;
-    0 if no mass was left.
+    Attributes:
+        places: [F] int64, the candidates of the level above that were expanded.
+        distributions: [F, V], the distribution of the token after each expanded node.
+        tokens: [F, C] int64, the children of each expanded node.
+        masses: [F, C] float64, each token's mass in its distribution when it was chosen, at most 1; 0 if no mass was
+            left.
     """
 
     places: IntArray

@@ -213,14 +213,27 @@ def skipping_cycles(
     codebook: FloatArray | None = None,
     watch: SkipWatch | None = None,
 ) -> Iterator[Cycle]:
-    """Decode one image without verifying some of its cycles; with `skipping.every` 0, like `algos.step.cycles`.
+    """Decode one image without verifying some of its cycles.
 
-    codebook: [V, E], for schedule "similarity". watch: Called for each skipped tree that the next pass covers.
+    With the uniform schedule and `skipping.every` 0 it decodes as `algos.step.cycles` does.
 
     A skipped cycle makes no target pass. The next pass scores its tokens as a chain above the new tree. These tokens
     are kept whatever the target's distribution, and then enter the KV caches of target and drafter.
-    Raises ValueError if `max_nodes` leaves no room for the pending tokens, the codebook is missing, or the policy
-    exceeds its budget.
+
+    Args:
+        target: The target model. Its condition is already set.
+        drafter: The drafter.
+        policy: Decides the shape of each draft tree.
+        rule: Decides which draft tokens are accepted in verified cycles.
+        chance: The randomness of the image.
+        skipping: Which cycles are skipped, and how many tokens they commit.
+        max_nodes: The most nodes that the target can score in a pass, including the root and the pending tokens.
+        codebook: [V, E], for schedule "similarity".
+        watch: Called for each skipped tree that the next pass covers.
+
+    Raises:
+        ValueError: `max_nodes` leaves no room for the pending tokens, the codebook is missing, or the policy exceeds
+            its budget.
     """
     if max_nodes <= skipping.longest:
         raise ValueError(f"skipping: expected max_nodes > longest = {skipping.longest}, got {max_nodes}")

@@ -91,8 +91,13 @@ class Drafter(Expander, Protocol):
 class Cycle(NamedTuple):
     """One draft tree and the verdict on it.
 
-    cell: Raster index of the first cell that the cycle decides. verified: Whether the target scored the tree. If not,
-    `verdict` holds the tokens that were committed without verification (see `algos.skipping`).
+    Attributes:
+        number: The number of the cycle within the image; 0 is the one after the prefill.
+        cell: Raster index of the first cell that the cycle decides.
+        tree: The draft tree.
+        verdict: The verdict on `tree`.
+        verified: Whether the target scored the tree. If not, `verdict` holds the tokens that were committed without
+            verification (see `algos.skipping`).
     """
 
     number: int
@@ -103,7 +108,12 @@ class Cycle(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """One image. tokens: [cells] int64 in raster order. cycles: All cycles, with cycle 0 (after the prefill)."""
+    """One decoded image.
+
+    Attributes:
+        tokens: [cells] int64 in raster order.
+        cycles: All cycles, with cycle 0 (after the prefill).
+    """
 
     tokens: IntArray
     cycles: tuple[Cycle, ...]
@@ -182,7 +192,17 @@ def cycles(
     max_nodes: int,
     verification: Verification | None = None,
 ) -> Iterator[Cycle]:
-    """Decode one image and yield its cycles (see `decode`). verification: None means `EveryCycle`."""
+    """Decode one image and yield its cycles (see `decode`).
+
+    Args:
+        target: As in `decode`.
+        drafter: As in `decode`.
+        policy: As in `decode`.
+        rule: As in `decode`.
+        chance: As in `decode`.
+        max_nodes: As in `decode`.
+        verification: How each draft tree is verified; None means `EveryCycle`.
+    """
     verification = verification or EveryCycle(target, drafter, rule)
     grid, vocab_size = target.grid, target.vocab_size
     scored = target.begin()

@@ -37,7 +37,11 @@ class CoolSD:
     """Accept the i-th draft token (i = 0 first) with probability min(1, w_i p / q), w_i = delta exp(-nu i - mu).
 
     arXiv 2601.09212, with the paper's residual norm([p - q accept]_+). Factors of at most 1 leave p exact.
-    delta > 0, nu >= 0. mu: None sets it so that the factors have mean `delta` over the depth of the tree.
+
+    Attributes:
+        delta: The scale of all factors, > 0.
+        nu: How fast the factors decrease along the draft, >= 0; 0 makes all of them equal.
+        mu: A shift of all exponents; None sets it so that the factors have mean `delta` over the depth of the tree.
     """
 
     delta: Annotated[float, Bounds(0.0, MOST_FACTOR, above=True)] = 1.1

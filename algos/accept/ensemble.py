@@ -40,7 +40,8 @@ class StaticEnsemble:
     the output has distribution v: its total variation is (1 - w) TV(p, q), and the token is kept with probability
     1 - w TV(p, q). The bonus token is drawn from p.
 
-    weight: The target's weight w > 0; 1 is plain speculative sampling.
+    Attributes:
+        weight: The target's weight w > 0; 1 is plain speculative sampling.
     """
 
     weight: PositiveShare = 0.9

@@ -30,8 +30,10 @@ def top_entropy(distribution: FloatArray, top: int) -> float:
 class DeferredWindow:
     """Decides when a rejected draft is kept after all: at an uncertain position, if the next drafts are kept.
 
-    threshold: Smallest entropy of the `top` likeliest tokens, in nats. window: The number of next drafts in the chain
-    that must all pass their own tests.
+    Attributes:
+        threshold: Smallest entropy of the `top` likeliest tokens, in nats.
+        window: The number of next drafts in the chain that must all pass their own tests.
+        top: The number of tokens in the entropy.
     """
 
     threshold: float
@@ -56,8 +58,10 @@ class DeferredVerification:
     next `window` drafts passes its own test. Otherwise the token is drawn from norm([p - q]_+) and the chain ends. The
     decisions and the defaults are those of vLLM's `rejection_sample_method=fly`.
 
-    threshold: In nats, >= 0; above ln(top), or top / e for a top below 3, nothing is forgiven. window: Drafts, >= 1.
-    top: Tokens in the entropy.
+    Attributes:
+        threshold: In nats, >= 0; above ln(top), or top / e for a top below 3, nothing is forgiven.
+        window: Drafts, >= 1.
+        top: Tokens in the entropy.
     """
 
     threshold: Annotated[float, Bounds(0.0, inf), Tune((0.3, 0.6, 0.9))] = 0.3

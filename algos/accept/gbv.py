@@ -18,8 +18,12 @@ from underpaint.algos.tree import DraftTree, Verdict
 class Ranking:
     """The distribution of the best of `paths` independent paths, computed level by level along it.
 
-    Tokens are ordered by p / q (ties: by token id), and paths by the first token that differs. below, here: The
-    probability that one path is less than the prefix so far, and that it begins with the prefix.
+    Tokens are ordered by p / q (ties: by token id), and paths by the first token that differs.
+
+    Attributes:
+        paths: The number of independent paths.
+        below: The probability that one path is less than the prefix so far.
+        here: The probability that one path begins with the prefix.
     """
 
     paths: int

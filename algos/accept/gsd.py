@@ -101,10 +101,16 @@ class GroupedAcceptance(NamedTuple):
 class GroupedSpeculation:
     """Accept x ~ q with probability min(1, p(C(x)) / q(C(x))) (arXiv 2508.07747); `GroupedAcceptance` defines C(x).
 
-    codebook: [V, E] floating, the codes. group: Tokens in the window; 1 judges x alone; 3, 25 and 50 are published, and
-    the released code uses 14. gap, distance: > 0; the released code compares squared distances between the language
-    model's token embeddings with 0.5.
     In SJD's window the proposal distribution q is one pass old; see `algos.spatial.jacobi`.
+
+    Attributes:
+        codebook: [V, E] floating, the codes.
+        group: Tokens in the window; 1 judges x alone; 3, 25 and 50 are published, and the released code uses 14.
+        gap: The limit of |p(y) - p(x)|, > 0.
+        distance: The limit of the distance between two codes, > 0; the released code compares squared distances
+            between the language model's token embeddings with 0.5.
+        window: Where the group lies in the order of the target's probabilities, see `GroupWindow`.
+        residual: The residual after a rejection: "standard" takes q * accept from p, the others take q.
     """
 
     codebook: FloatArray

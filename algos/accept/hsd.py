@@ -24,7 +24,8 @@ class HierarchicalVerification:
     arXiv 2601.05724, as in its released code (the capped form for one draft). c_i and h_i are the w_i and h_i of block
     verification (arXiv 2403.10444, algorithm 2), so only the end differs: c_L there, r_L here.
 
-    end: "joint" as released, which is not lossless for two or more draft tokens; "capped" is block verification.
+    Attributes:
+        end: "joint" as released, which is not lossless for two or more draft tokens; "capped" is block verification.
     """
 
     end: End = "joint"

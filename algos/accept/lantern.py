@@ -174,14 +174,17 @@ class Lantern:
     """Accept x with probability min(1, (p(x) + p(A(x))) / q(x)): A(x) is pooled with x (arXiv 2410.03355).
 
     A(x) is the longest prefix of x's `k` nearest codes, nearest first, with p(A) <= delta; q(x) = 1 on "top_k" trees.
-    neighbours: [V, columns] int64 from `nearest_codes`. k: Columns used, 0 for all. delta: In [0, 1].
 
-    residual: What remains after x is rejected. The next sibling is tried in it, and its pool is measured in it.
-    "paper": p with A's mass moved to x, minus q; so on a "top_k" tree A and x are removed.
-    "standard": [p - q]_+, on a "top_k" tree p without x; neighbours keep their mass.
-    "released": On a "top_k" tree, x and its k + 1 nearest codes are removed, pooled or not, as soon as one code is
-    pooled (even with probability 0). On a "without_replacement" tree they are removed from q instead, so that they keep
-    all of p. If no mass remains, the residual is uniform over the whole codebook.
+    Attributes:
+        neighbours: [V, columns] int64 from `nearest_codes`.
+        k: Columns used, 0 for all.
+        delta: The limit of p(A), in [0, 1].
+        residual: What remains after x is rejected. The next sibling is tried in it, and its pool is measured in it.
+            "paper": p with A's mass moved to x, minus q; so on a "top_k" tree A and x are removed.
+            "standard": [p - q]_+, on a "top_k" tree p without x; neighbours keep their mass.
+            "released": On a "top_k" tree, x and its k + 1 nearest codes are removed, pooled or not, as soon as one code
+            is pooled (even with probability 0). On a "without_replacement" tree they are removed from q instead, so
+            that they keep all of p. If no mass remains, the residual is uniform over the whole codebook.
     """
 
     neighbours: IntArray
@@ -210,7 +213,13 @@ class Lantern:
 class LanternPP:
     """LANTERN with a relative limit: x and its pool may have at most the mass `factor` * p(x) (arXiv 2502.06352).
 
-    factor: >= 1 (the paper's lambda; a delta above 1 in the released code); 1 pools nothing. Otherwise like `Lantern`.
+    Otherwise like `Lantern`.
+
+    Attributes:
+        neighbours: As in `Lantern`.
+        k: As in `Lantern`.
+        factor: >= 1 (the paper's lambda; a delta above 1 in the released code); 1 pools nothing.
+        residual: As in `Lantern`.
     """
 
     neighbours: IntArray

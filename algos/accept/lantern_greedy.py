@@ -51,11 +51,16 @@ def greedy_verdict(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanternGreedy:
-    """LANTERN at temperature 0 (arXiv 2410.03355, the released greedy branch). Settings as in `Lantern`.
+    """LANTERN at temperature 0 (arXiv 2410.03355, the released greedy branch).
 
     It needs the distributions at temperature 1. A likeliest token with probability above delta can never be pooled, so
     a token passes if its own mass plus its pool of less likely neighbours reaches that of the likeliest token.
-    choose: Which of several passing siblings is kept (open in the paper; the released code takes the longest path).
+
+    Attributes:
+        neighbours: As in `Lantern`.
+        k: As in `Lantern`.
+        delta: As in `Lantern`.
+        choose: Which of several passing siblings is kept (open in the paper; the released code takes the longest path).
     """
 
     neighbours: IntArray

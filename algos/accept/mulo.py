@@ -19,9 +19,17 @@ from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
 def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> FloatArray:
-    """Return [C] float64: the mass of each cell's token and its neighbours in that cell's distribution.
+    """Return the mass of each cell's token and its neighbours in that cell's distribution.
 
-    probs: [C, V]. tokens: [C]. neighbours: [V, k]. The ball B_k(x) consists of x and its k nearest codes.
+    The ball B_k(x) consists of x and its k nearest codes.
+
+    Args:
+        probs: [C, V], the distribution of each cell.
+        tokens: [C], the token of each cell.
+        neighbours: [V, k], the nearest codes of each code.
+
+    Returns:
+        [C] float64.
     """
     rows = np.arange(tokens.size)
     pooled = np.take_along_axis(probs, neighbours[tokens], axis=1).sum(axis=1, dtype=np.float64)
@@ -47,7 +55,12 @@ class PooledThreshold:
 
     arXiv 2601.05149, eq. 5, on a tree; uses no draft distribution and no flip. The extra token is drawn from p after
     the last kept node.
-    neighbours: [V, columns] from `nearest_codes`. k: Columns used, 0 for all. tau: > 0; infinity keeps no token.
+
+    Attributes:
+        neighbours: [V, columns] from `nearest_codes`.
+        k: Columns used, 0 for all.
+        tau: The smallest mass that keeps a token, > 0; infinity keeps no token.
+        choose: Which of several passing siblings is kept, see `Choice`.
     """
 
     neighbours: IntArray

@@ -30,7 +30,13 @@ from underpaint.algos.tree import DraftTree, Drawn, Verdict
 def move_to_points(probs: FloatArray, tokens: Sequence[int], neighbours: IntArray, delta: float) -> FloatArray:
     """Return `probs` [V] with up to `delta` of mass moved to `tokens` from their nearest codes outside `tokens`.
 
-    Tokens take mass in order, each from its nearest code first. neighbours: [V, k]. The sum stays 1 up to rounding.
+    Tokens take mass in order, each from its nearest code first. The sum stays 1 up to rounding.
+
+    Args:
+        probs: [V], the target's distribution.
+        tokens: The drafted tokens that take mass.
+        neighbours: [V, k], the nearest codes of each code.
+        delta: The largest mass moved, over all tokens together.
     """
     moved: FloatArray = normalised(probs)
     proposals = set(tokens)
@@ -90,9 +96,13 @@ def check_budget(what: str, neighbours: IntArray, k: int, delta: float) -> None:
 class NeighbourBudget:
     """Try siblings exactly in a distribution near the target's; the next token is at most `delta` from the target.
 
-    neighbours: [V, K] int64, see `nearest_codes`. k: How many of them may give mass; 0 means all. delta: The largest
-    total variation per node, in [0, 1].
-    Raises ValueError if a setting is out of range.
+    Attributes:
+        neighbours: [V, K] int64, see `nearest_codes`.
+        k: How many of them may give mass; 0 means all.
+        delta: The largest total variation per node, in [0, 1].
+
+    Raises:
+        ValueError: A setting is out of range.
     """
 
     neighbours: IntArray

@@ -21,9 +21,17 @@ def table_columns(codes: int) -> int:
 def nearest_codes(codebook: FloatArray, k: int) -> IntArray:
     """Return the `k` nearest other codes of each code, by Euclidean distance.
 
-    codebook: [V, E] floating, finite. Returns [V, k] int64, nearest first; a code is not its own neighbour, and equal
-    distances are in order of index. Distances are float64, computed for a block of codes at a time (about 32 MiB).
-    Raises ValueError for a wrong shape, fewer than k + 1 codes, or non-finite numbers.
+    Distances are float64, computed for a block of codes at a time (about 32 MiB).
+
+    Args:
+        codebook: [V, E] floating, finite.
+        k: The number of nearest codes per code, from 1 to V - 1.
+
+    Returns:
+        [V, k] int64, nearest first; a code is not its own neighbour, and equal distances are in order of index.
+
+    Raises:
+        ValueError: A wrong shape, a `k` below 1, fewer than k + 1 codes, or non-finite numbers.
     """
     if codebook.ndim != 2:
         raise ValueError(f"codebook: expected a table of codes by numbers, got shape {codebook.shape}")

@@ -20,8 +20,9 @@ class SubsequenceVerification:
     drafts are kept without a test. After a failure, the product without its last draft is tried, and so on. After the
     kept drafts, the token is drawn from norm([p - q]_+). Each try has its own flip.
 
-    share: alpha > 0; 1 judges whole runs (without drafts of p = 0 at their start). longest: The largest number of
-    drafts in a run; 1 is speculative sampling, as in SJD.
+    Attributes:
+        share: alpha > 0; 1 judges whole runs (without drafts of p = 0 at their start).
+        longest: The largest number of drafts in a run; 1 is speculative sampling, as in SJD.
     """
 
     share: Annotated[PositiveShare, Tune((0.5, 0.7, 0.8, 0.9, 1.0))] = 0.8

@@ -27,9 +27,13 @@ Settings: TypeAlias = Mapping[str, Any]
 class DraftedNode(NamedTuple):
     """A node with drafted children, as the input of `RuleSpec.bound_at`.
 
-    target, draft: [V], the distributions of the target and of the drafter after the node. drawn: How the children were
-    drawn from `draft`. siblings: The number of children. level: The number of nodes above it, without the root. depth:
-    The number of levels of the tree.
+    Attributes:
+        target: [V], the distribution of the target after the node.
+        draft: [V], the distribution of the drafter after the node.
+        drawn: How the children were drawn from `draft`.
+        siblings: The number of children.
+        level: The number of nodes above it, without the root.
+        depth: The number of levels of the tree.
     """
 
     target: FloatArray
