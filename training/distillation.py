@@ -192,7 +192,10 @@ def by_depth(outputs: Sequence[StepOutput], logits: Tensor) -> dict[str, float]:
 class Distillation:
     """Trains and validates a drafter against its frozen target on one grid.
 
-    drafter: has its target's embeddings and head. settings: passes and loss weights. place: device of both modules.
+    Attributes:
+        drafter: The drafter, which has its target's embeddings and head.
+        settings: Passes and loss weights.
+        place: Device of both modules.
     """
 
     drafter: Decoder

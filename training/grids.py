@@ -22,7 +22,10 @@ STRIDE: Final = 8
 class GridData(NamedTuple):
     """Scenes encoded on one grid, for training and for validation.
 
-    things: bool [scenes, cells], which cells of `data` show a thing; None if cells have equal weights.
+    Attributes:
+        data: Scenes for training.
+        validation: Scenes for validation.
+        things: [scenes, cells] bool, which cells of `data` show a thing; None if cells have equal weights.
     """
 
     data: TokenSet

@@ -20,7 +20,9 @@ _NOT_SET: Final = "not set"
 class RecipeInputs:
     """The inputs of a recipe, as plain values.
 
-    how: seed, settings, data. began_from: `models.checkpoints.story` of the initial weights; None if random.
+    Attributes:
+        how: Seed, settings and data.
+        began_from: `models.checkpoints.story` of the initial weights; None if they are random.
     """
 
     how: Mapping[str, Any] = field(default_factory=dict)

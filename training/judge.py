@@ -46,7 +46,16 @@ _RECONSTRUCTED: Final = 300
 class JudgeSettings:
     """Batch sizes, and the maximum of each kind of damage (amounts are drawn from 0 up to these).
 
-    reconstructed_share: share of a batch that first passes through the tokenizer, if there is one.
+    Attributes:
+        batch: Scenes per step.
+        validation_scenes: Number of scenes for validation.
+        clean_share: Share of a batch without damage.
+        blur: Maximum weight of the neighbours in the blur.
+        noise: Maximum standard deviation of the noise.
+        block_step: Maximum step to which cosine coefficients of blocks are rounded.
+        colour_shift: Maximum shift, and maximum gain, of colours.
+        place_weight: Weight of the slots outside `MAIN_SLOTS` in the loss.
+        reconstructed_share: Share of a batch that first passes through the tokenizer, if there is one.
     """
 
     batch: int = 48

@@ -10,8 +10,11 @@ from torch.nn import functional
 class ReconstructionWeights:
     """Weights of the parts of the loss, relative to the mean absolute error of pixels.
 
-    square: mean squared error. gradient: differences of neighbours. coarse: each of two halvings. energy: each octave
-    of `texture_energy`, 0 for none.
+    Attributes:
+        square: Weight of the mean squared error.
+        gradient: Weight of the differences of neighbours.
+        coarse: Weight of each of two halvings.
+        energy: Weight of each octave of `texture_energy`, 0 for none.
     """
 
     square: float = 2.0

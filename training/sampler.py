@@ -70,7 +70,12 @@ class PairedCodes(NamedTuple):
 class PairedScenes(NamedTuple):
     """The training data of the recipes between two square `grids`.
 
-    data, validation: codes from `tokenizer` of train and of seen scenes; row i is scene i of the split in `pictures`.
+    Attributes:
+        data: Codes from `tokenizer` of the training scenes; row i is scene i of the split in `pictures`.
+        validation: Codes of seen scenes, likewise.
+        tokenizer: The tokenizer's checkpoint.
+        pictures: The pictures of the scenes.
+        grids: The two grids.
     """
 
     data: PairedCodes

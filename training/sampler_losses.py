@@ -19,8 +19,12 @@ from underpaint.models.vq import VQModel
 class SamplerLosses:
     """Weights of the terms; 0 switches one off.
 
-    tokens: cross-entropy. pixels: squared error of the decoded picture. perceptual: distance of features, see
-    `perceptual_distance`. commitment: pulls the expected code vector towards the chosen one. adversarial: a PatchGAN.
+    Attributes:
+        tokens: Weight of the cross-entropy.
+        pixels: Weight of the squared error of the decoded picture.
+        perceptual: Weight of the distance of features, see `perceptual_distance`.
+        commitment: Weight of a term that pulls the expected code vector towards the chosen one.
+        adversarial: Weight of the loss of a PatchGAN.
     """
 
     tokens: float = 1.0

@@ -32,9 +32,13 @@ LOOP: Final = LoopSettings(
 
 @dataclass(frozen=True, slots=True)
 class SuperResolutionSettings:
-    """Scenes per step, validation scenes, and the weight of the codes' cross-entropy (0: only pixels).
+    """Batch sizes and weights of the training.
 
-    sharpness: factor that turns the codes' scores, which are cosines where codes are unit vectors, into logits.
+    Attributes:
+        batch: Scenes per step.
+        validated: Number of scenes for validation.
+        token_weight: Weight of the codes' cross-entropy; 0 leaves only pixels.
+        sharpness: Factor that turns the codes' scores, which are cosines where codes are unit vectors, into logits.
     """
 
     batch: int = 8

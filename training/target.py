@@ -33,7 +33,13 @@ from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
-    """Batch settings. condition_dropout: share of rows without a caption; validated: number of scenes."""
+    """Batch settings.
+
+    Attributes:
+        batch: Scenes per step.
+        condition_dropout: Share of rows without a caption.
+        validated: Number of scenes for validation.
+    """
 
     batch: int = 16
     condition_dropout: float = 0.1

@@ -74,12 +74,29 @@ _DRAFTER_LOOP: Final = LoopSettings(
 class WorldSettings:
     """Sizes and batches of the stages; `steps` limits every run in addition to its minutes.
 
-    shallow_layers: layers of the target that is trained first. thing_weight: of both, see `train_target`. sides:
-    picture sides of target and drafter: the shipped ones, then larger ones; samplers connect the first two, and
-    `underpaint train sampler` makes others. scenes: number of encoded scenes per side; targets use more scenes at
-    smaller sides, so that all sides have equally many cells. validation_scenes: encoded per side. sampler_width: width
-    of the samplers' networks. guidance: strength that one row learns; guiding: batches for it. drawings: number of
-    pictures that the guided target draws per side with `drawing`, for its drafter.
+    Attributes:
+        vq: Sizes of the tokenizer.
+        tokenizer: Batches of the tokenizer's training.
+        judge: Sizes of the judge; None for the recipe's own.
+        judging: Batches of the judge's training.
+        decoder: Sizes of the target.
+        shallow_layers: Layers of the target that is trained first.
+        thing_weight: Weight of cells that show a thing, for both targets; see `train_target`.
+        caption_dim: Width of the caption's features.
+        target: Batches of the target's training.
+        guidance: Guidance scale that one row learns.
+        guiding: Batches for learning it.
+        drafter: Passes and loss weights of the drafter.
+        drawings: Number of pictures that the guided target draws per side, for its drafter.
+        drawing: How it draws them.
+        sampling: Settings of the samplers between two sides.
+        sampler_width: Width of the samplers' networks.
+        sides: Picture sides of target and drafter: the shipped ones, then larger ones. Samplers connect the first two;
+            `underpaint train sampler` makes others.
+        scenes: Number of encoded scenes per side. Targets use more scenes at smaller sides, so that all sides have
+            equally many cells.
+        validation_scenes: Number of encoded scenes per side for validation.
+        steps: Most steps of a run, in addition to its minutes.
     """
 
     vq: VQConfig = tokenizer_recipe.CONFIG

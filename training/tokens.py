@@ -49,8 +49,14 @@ def _fingerprint(vq: VQModel) -> str:
 def check_source(path: Path, about: dict[str, object], description: str, remedy: str) -> None:
     """Write the origin of the data next to `path`, or compare it with an existing file.
 
-    description: what the file describes; remedy: what to do. Raises ValueError with both if the file is damaged or
-    differs.
+    Args:
+        path: The data.
+        about: Its origin.
+        description: What the file describes, for the message of an error.
+        remedy: What to do, for the message of an error.
+
+    Raises:
+        ValueError: The file is damaged or differs.
     """
     if not path.exists():
         write_beside(path, json.dumps(about).encode())

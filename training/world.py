@@ -43,9 +43,12 @@ class Stage:
 
 
 class StageReport(NamedTuple):
-    """The state of a stage: "closed" (another one uses it), "left out" (not selected), "finished" or "stopped".
+    """The state of a stage.
 
-    outcome: None if nothing was trained.
+    Attributes:
+        name: Name of the stage.
+        state: "closed" (another one uses it), "left out" (not selected), "finished" or "stopped".
+        outcome: The result of the training; None if nothing was trained.
     """
 
     name: str

@@ -23,8 +23,15 @@ from underpaint.training.tokens import TokenSet, encode_pictures
 class WorldData:
     """The scenes of a world, by side of their pictures.
 
-    out: folder of the world, with the caches. tokenizer: its checkpoint. sides: in ascending order. scenes: number of
-    training scenes per side; validation_scenes: number of validation scenes. report: callback for progress.
+    Attributes:
+        out: Folder of the world, with the caches.
+        tokenizer: The tokenizer's checkpoint.
+        pictures: The pictures of the scenes.
+        sides: Sides of the pictures, in ascending order.
+        scenes: Number of training scenes per side.
+        validation_scenes: Number of validation scenes per side.
+        device: Device of the tokenizer.
+        report: Callback for progress.
     """
 
     out: Path
@@ -42,9 +49,10 @@ class WorldData:
         return vq_config(self.tokenizer).stride
 
     def target_grids(self, weighted: bool) -> dict[int, GridData]:
-        """Scenes by the grid's side in cells, with as many cells in total on each grid as on the largest: for targets.
+        """Return the scenes for targets by the grid's side in cells; all grids have as many cells in total.
 
-        weighted: whether to mark the cells that show a thing.
+        Args:
+            weighted: Whether to mark the cells that show a thing.
         """
         stride, grids = self.stride, dict[int, GridData]()
         for side in self.sides:

@@ -281,7 +281,10 @@ def draw_textured(
 ) -> TexturedPrompt:
     """Draw a random prompt: the first thing from `pairs`, a different second one from `others`, other slots uniformly.
 
-    below: returns a uniform integer from 0 to its argument - 1.
+    Args:
+        below: Returns a uniform integer from 0 to its argument - 1.
+        pairs: Things with finishes, to choose the first from.
+        others: Things with finishes, to choose the second from.
     """
 
     def chosen(values: Sequence[str]) -> str:

@@ -60,8 +60,12 @@ class TexturedSheet:
     def sprite(self, thing: str, finish: str, side: int, far: int) -> tuple[Floats, Floats]:
         """Return (premultiplied colour [side, side, 3], coverage [side, side, 1]), both 0 to 1.
 
-        far: 0 for a sharp sprite; for a blurred one, the picture's side divided by 64. A blurred sprite is drawn
-        smaller, so that its blur fits into the square.
+        Args:
+            thing: Name of the thing.
+            finish: Name of its finish.
+            side: Side of the square in pixels.
+            far: 0 for a sharp sprite; for a blurred one, the picture's side divided by 64. A blurred sprite is drawn
+                smaller, so that its blur fits into the square.
         """
         key = thing, finish, side, far
         if key not in self._sprites:

@@ -51,9 +51,19 @@ class Window(NamedTuple):
 class TexturedScene:
     """The content of a picture.
 
-    horizon: height of the horizon at the middle, from the top. tilt: by how much it falls from left to right. wobble:
-    amplitude of its waves. fine: whether the ground's texture is half as large. ground: window of its texture;
-    surfaces: windows of the two things' finishes. mirrored: whether each thing is mirrored, the companion last.
+    Attributes:
+        prompt: The prompt.
+        first: Place of the prompt's first thing.
+        second: Place of its second thing.
+        companion: Place of its companion.
+        horizon: Height of the horizon at the middle, from the top.
+        tilt: How much the horizon falls from left to right.
+        wobble: Amplitude of its waves.
+        phase: Phase of its waves.
+        fine: Whether the ground's texture is half as large.
+        ground: Window of the ground's texture.
+        surfaces: Windows of the two things' finishes.
+        mirrored: Whether each thing is mirrored, the companion last.
     """
 
     prompt: TexturedPrompt
