@@ -41,7 +41,7 @@ class StaticEnsemble:
     1 - w TV(p, q). The bonus token is drawn from p.
 
     Attributes:
-        weight: The target's weight w > 0; 1 is plain speculative sampling.
+        weight: The target's weight w, 0 < w <= 1; 1 is plain speculative sampling.
     """
 
     weight: PositiveShare = 0.9

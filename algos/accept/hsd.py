@@ -25,7 +25,8 @@ class HierarchicalVerification:
     verification (arXiv 2403.10444, algorithm 2), so only the end differs: c_L there, r_L here.
 
     Attributes:
-        end: "joint" as released, which is not lossless for two or more draft tokens; "capped" is block verification.
+        end: How the whole chain is judged. "joint", as released, is not lossless for two or more draft tokens; "capped"
+            is block verification.
     """
 
     end: End = "joint"

@@ -32,7 +32,7 @@ class DraftedNode(NamedTuple):
         draft: [V], the distribution of the drafter after the node.
         drawn: How the children were drawn from `draft`.
         siblings: The number of children.
-        level: The number of nodes above it, without the root.
+        level: The level of the node; the root has level 0.
         depth: The number of levels of the tree.
     """
 
