@@ -16,7 +16,7 @@ from underpaint.runtime.methods.registry import METHODS
 
 PROMPT = "a woolly fox left of an owl"
 FEW = ["--methods", "eagle2,lantern", "--prompts-count", "2", "--resolution", "64"]
-NARROW = ("--set", "draft_window=2")
+NARROW = {"mulo-islands": "draft_window=2", "zipar": "window=2", "zipar-adaptive": "window=2"}
 """The low grid of the synthetic pipeline is 2 x 2."""
 
 
@@ -59,7 +59,7 @@ def test_generate_writes_the_same_picture_every_time(tmp_path):
 @pytest.mark.parametrize("method", [one.name for one in METHODS])
 def test_generate_draws_by_every_method(tmp_path, method, temperature):
     out = tmp_path / "picture.png"
-    narrow = NARROW if method == "mulo-islands" else ()
+    narrow = ("--set", NARROW[method]) if method in NARROW else ()
     result = called("generate", PROMPT, "--method", method, "--temperature", temperature, *narrow, "--out", out)
     assert result.exit_code == 0, result.output
     Image.open(io.BytesIO(out.read_bytes())).verify()

@@ -34,8 +34,10 @@ SETTINGS = {
     "mulo-raster": ("k=30",),
     "mulo-islands": ("k=30", "draft_window=2"),
     "roofline": ("windows=0", "siblings=0"),
+    "zipar": ("window=2",),
+    "zipar-adaptive": ("window=3",),
 }
-"""The low grid of the synthetic pipeline is 2 x 2."""
+"""The grid of the synthetic pipeline is 4 x 4, and the low one 2 x 2."""
 NARROW = ("--set", "mulo-islands.draft_window=2")
 PIPELINE = SyntheticPipeline()
 CURVE = {"format": 3, "verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], "overhead_ms": 0.1}
@@ -88,7 +90,8 @@ def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str,
 def test_tokens_per_cycle_are_predicted_for_every_method(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temperature: float
 ) -> None:
-    options = ("--prompts-count", "48", "--temperature", str(temperature), "--methods", ",".join(METHODS), *NARROW)
+    options = ("--prompts-count", "48", "--temperature", str(temperature), "--methods", ",".join(METHODS))
+    options += (*NARROW, "--set", "zipar-adaptive.window=3")
     done = recorded(monkeypatch, tmp_path / "one.npz", *options)
     assert done.exit_code == 0, done.output
     comparison = compared(tmp_path, temperature, 48)

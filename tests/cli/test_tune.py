@@ -63,7 +63,7 @@ def test_a_killed_search_goes_on_and_its_preset_draws(
     for wrong, message in (
         (f"compare {use} --methods adt --out y", "holds no settings of 'adt'"),
         (f"compare {use} --methods eagle2 --temperature 0 --out y", "got temperature 1 alone; tune it with"),
-        (f"compare {use.replace('64', '128')} --methods eagle2 --out y", "tuned on other models than those of"),
+        (f"compare {use.replace('n 64', 'n 128')} --methods eagle2 --out y", "tuned on other models than those of"),
         (f"compare {use} --backend device --quantization int8 --methods eagle2 --out y", "were not quantised to int8"),
         (f"generate {words} --preset t/preset.json --method eagle2 --out y.png", "tuned on other models than those of"),
         (line.replace("--candidates 3", "--candidates 2"), "is of another tuning (it differs in candidates)"),

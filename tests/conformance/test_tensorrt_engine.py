@@ -114,7 +114,8 @@ def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypa
         "0",
         "--fresh",
     ]
-    common += ["--set", "lantern.k=0", "--set", "zipar.window=2", "--methods", methods]
+    common += ["--set", "lantern.k=0", "--set", "lantern.total_tokens=8", "--set", "zipar.window=2"]
+    common += ["--methods", methods]
     counts = []
     for backend in ("cpu", stand_in.BACKEND):
         out = tmp_path / backend

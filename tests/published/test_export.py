@@ -371,6 +371,10 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
     methods = [method.name for method in METHODS if not method.name.startswith("mulo")]  # those need two resolutions
     for method in ("lantern", "adt+lantern", "roofline+lantern"):
         common += ["--set", f"{method}.k=0"]  # all of a table narrower than the default asks for
+    for method in ("zipar", "zipar-adaptive"):
+        common += ["--set", f"{method}.window=2"]  # the tuned windows are wider than this grid
+    for method in ("lantern", "vvs"):
+        common += ["--set", f"{method}.total_tokens=8"]  # the tuned trees have more nodes than these engines take
     for temperature in ("0", "1"):
         out = tmp_path / temperature
         rest = ["--temperature", temperature, "--methods", ",".join(methods), "--out", str(out)]

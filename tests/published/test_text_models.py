@@ -240,7 +240,7 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path, options: LoadOpti
     prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
     common = ["compare", prompt, "--models", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
     common += ["--preset", "tuned"]
-    methods = ["--methods", "ar,eagle2,lantern,zipar", "--set", "lantern.k=0"]
+    methods = ["--methods", "ar,eagle2,lantern,zipar", "--set", "lantern.k=0", "--set", "zipar.window=2"]
     result = CliRunner().invoke(underpaint, [*common, *methods, "--out", str(out)])
     assert result.exit_code == 0, result.output
     rows = {row["method"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}

