@@ -197,13 +197,7 @@ def run_lockstep(
 ) -> Lockstep:
     """Decode images in lockstep, with the same distributions as `run_loop` but other noise.
 
-    Args:
-        model: The table model.
-        scheme: The policy and the rule.
-        images: Number of images, at least 1.
-        seed: Seed of the noise.
-        first_image: Number of the first image.
-        chains: See `run_loop`.
+    The arguments are those of `run_loop`.
 
     Returns:
         The counts of the images, their tokens and their pool indices.
